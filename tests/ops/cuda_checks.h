@@ -173,18 +173,18 @@ inline void atomic(const volatile void* address, unsigned bytes, const void* cod
     raise(address);
 }
 
-inline void read_flag(const volatile void* address, const void* code) {
+inline void read_flag(const volatile void* address, std::size_t bytes, const void* code) {
     if (!here) return;
     emulator::pause();
-    access(address, 4, false, flag, code);
+    access(address, bytes, false, flag, code);
     look_at(address);
 }
 
-inline void write_flag(const volatile void* address, const void* code) {
+inline void write_flag(const volatile void* address, std::size_t bytes, const void* code) {
     if (!here) return;
     emulator::pause();
     emulator::progress = true;
-    access(address, 4, true, flag, code);
+    access(address, bytes, true, flag, code);
     raise(address);
 }
 
@@ -217,10 +217,11 @@ static void undefined(const Location& at, const char* what) {
     SEEN(__tsan_read##bytes, bytes, false) SEEN(__tsan_write##bytes, bytes, true) \
     SEEN(__tsan_unaligned_read##bytes, bytes, false) SEEN(__tsan_unaligned_write##bytes, bytes, true)
 SEEN_ALL(1) SEEN_ALL(2) SEEN_ALL(4) SEEN_ALL(8) SEEN_ALL(16)
-SEEN(__tsan_volatile_read8, 8, false) SEEN(__tsan_volatile_write8, 8, true)
 SEEN(__tsan_volatile_write1, 1, true) SEEN(__tsan_volatile_write2, 2, true)
-extern "C" void __tsan_volatile_read4(void* flag) { checks::read_flag(flag, HERE); }
-extern "C" void __tsan_volatile_write4(void* flag) { checks::write_flag(flag, HERE); }
+extern "C" void __tsan_volatile_read4(void* flag) { checks::read_flag(flag, 4, HERE); }
+extern "C" void __tsan_volatile_write4(void* flag) { checks::write_flag(flag, 4, HERE); }
+extern "C" void __tsan_volatile_read8(void* flag) { checks::read_flag(flag, 8, HERE); }
+extern "C" void __tsan_volatile_write8(void* flag) { checks::write_flag(flag, 8, HERE); }
 extern "C" void __tsan_read_range(void* first, std::size_t n) { checks::access(first, n, false, checks::plain, HERE); }
 extern "C" void __tsan_write_range(void* first, std::size_t n) { checks::access(first, n, true, checks::plain, HERE); }
 extern "C" void __tsan_init() {}

@@ -3,8 +3,7 @@
 //
 // - __syncthreads orders accesses of a block's threads before it and after it. Warp exchanges order nothing, nor does
 //   the end of a thread or a block. Atomics are relaxed.
-// - A volatile int is a flag; reads and writes of it are relaxed atomics. Wider volatile values are data: flags and
-//   fences must order them.
+// - A volatile int or long long is a flag; reads and writes of it are relaxed atomics.
 // - A __threadfence attaches a thread's knowledge to all flags written later by it, or by a thread that meets it at a
 //   later barrier.
 // - A thread that reads a flag gains the attached knowledge at its next __threadfence. Threads that meet it at a

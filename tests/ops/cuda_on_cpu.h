@@ -22,6 +22,12 @@ struct dim3 {
     unsigned x, y, z;
 };
 
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+inline void __stwb(uint4* to, uint4 value) { *to = value; }
+
 namespace emulator {
 
 constexpr int lanes = 32;
@@ -137,6 +143,11 @@ inline unsigned __ballot_sync(unsigned, bool flag) { return emulator::ballot(fla
 inline int __reduce_max_sync(unsigned, int value) { return emulator::of_all_lanes(value, true); }
 inline int __reduce_min_sync(unsigned, int value) { return emulator::of_all_lanes(value, false); }
 
+inline unsigned __reduce_or_sync(unsigned lanes, unsigned value) {
+    for (unsigned mask = 1; mask < emulator::lanes; mask *= 2) value |= __shfl_xor_sync(lanes, value, mask);
+    return value;
+}
+
 template <class T>
 T atomicAdd(T* address, T value) {
     return emulator::change(address, [=](T old) { return static_cast<T>(old + value); });
@@ -161,6 +172,7 @@ inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __clzll(long long bits) { return bits ? __builtin_clzll(bits) : 64; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(1ull * a * b >> 32); }
 inline int __float_as_int(float value) { return emulator::bits<int>(value); }
 inline unsigned __float_as_uint(float value) { return emulator::bits<unsigned>(value); }

@@ -107,7 +107,7 @@ def kernels_with(file, right, wrong):
 
 
 def select(rng):
-    grad = vector(rng, 40_001, np.float32)  # ten tiles
+    grad = vector(rng, 160_001, np.float32)  # ten tiles
     got, expected = gpu.threshold(None, grad, [(0, grad.size)], [2.0])[0], oracle.threshold(None, grad,
                                                                                             [(0, grad.size)], [2.0])[0]
     np.testing.assert_array_equal(got, expected)
@@ -115,8 +115,8 @@ def select(rng):
 
 def largest_of_spans(rng):
     """Spans that are not sampled, whose tiles nothing is kept of, between those that are."""
-    grad, spans = vector(rng, 90_001, np.float32), [(0, 20_000), (20_000, 70_000), (70_000, 90_001)]
-    got, expected = (ops.top_k(None, grad, spans, [9, 40_000, 9]) for ops in (gpu, oracle))
+    grad, spans = vector(rng, 180_001, np.float32), [(0, 40_000), (40_000, 140_000), (140_000, 180_001)]
+    got, expected = (ops.top_k(None, grad, spans, [9, 80_000, 9]) for ops in (gpu, oracle))
     np.testing.assert_array_equal(got, expected)
 
 
@@ -141,17 +141,16 @@ def nonfinite(rng):
 @pytest.mark.parametrize(
     ("run", "file", "right", "wrong"),
     [
-        (select, "collect.cu", "    __threadfence();\n    told[t]", "    told[t]"),
-        (select, "collect.cu", "            __threadfence();\n            volatile", "            volatile"),
-        (select, "collect.cu", "        of_warp[lane] = sum - own;", "        of_warp[lane ^ 1] = sum - own;"),
+        (select, "collect.cu", "    board.above[t] =", "    ((Word*)board.above)[t] ="),
+        (select, "collect.cu", "of_warp[turn][lane] = all", "of_warp[turn][lane ^ 1] = all"),
         (largest_of_spans, "collect.cu", "    __syncthreads();  // the number of the one before has been read\n", ""),
-        (largest_of_spans, "top_k.cu", "[turn & 1][threadIdx.x", "[0][threadIdx.x"),
+        (largest_of_spans, "top_k.cu", "        sum += above;\n        __syncthreads();\n", "        sum += above;\n"),
         (norm, "common.cuh", "= value;\n    __syncthreads();\n", "= value;\n"),
         (moments, "common.cuh", "    __syncthreads();  // an earlier call's sums have been read\n", ""),
         (search, "common.cuh", "    __threadfence();  // what this thread has", "    // what this thread has"),
         (nonfinite, "measure.cu", "atomicAdd(&found[0], 1ull)", "found[0] += 1"),
     ],
-    ids=["tell", "look-back", "of_warp", "take", "block_count", "block_sum", "block_sum-again", "is_last", "count"],
+    ids=["publish", "of_warp", "take", "guess", "block_sum", "block_sum-again", "is_last", "count"],
 )
 def test_races_in_our_kernels_would_be_found(rng, monkeypatch, run, file, right, wrong):
     monkeypatch.setattr(largest, "LONG", 0)

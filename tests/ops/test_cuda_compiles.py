@@ -79,4 +79,5 @@ def test_constants_have_the_values_of_the_launchers():
     for name, value in cuda_runtime.SHARED.items():
         assert value == getattr(cuda_runtime, name, getattr(search, name, None)), name
         assert f"-D{name}={value}" in cuda_runtime.OPTIONS
-    assert cuda_runtime.TILE_BYTES == cuda_runtime.ROUNDS * cuda_runtime.PACK_BYTES * cuda_runtime.THREADS
+    of_thread = cuda_runtime.TURNS * cuda_runtime.ROUNDS * cuda_runtime.PACK_BYTES
+    assert of_thread * cuda_runtime.THREADS == cuda_runtime.TILE_BYTES

@@ -396,16 +396,15 @@ def test_rows_at_the_end(runtime, sparse, rng):
 def told_until_the_last(rng, tiles):
     """Board before the last tile starts, with a count or a running sum per tile; and the sum over all earlier tiles."""
     board = np.zeros(collect.board_bytes(tiles), np.uint8)
-    words = -(-(tiles + 1) // 4) * 4
-    head, counts = board[: 4 * words].view(np.int32), board[4 * words :].view(np.int64)
-    told, counted, running = head[1:], counts[: 2 * tiles].reshape(-1, 2), counts[2 * tiles :].reshape(-1, 2)
-    head[0] = tiles - 1  # the ticket: the next tile is the last
+    board[:4].view(np.int32)[0] = tiles - 1  # the ticket: the next tile is the last
+    words = board[16:].view(np.uint64).reshape(2, tiles)  # of those above, and of those equal
+    own, running = np.uint64(1 << 62), np.uint64(2 << 62)
     first = int(rng.integers(2, 60))  # so many tiles back, one knows its sum, above 2^32
-    told[tiles - 100 : tiles - 1 - first], counted[tiles - 100 : tiles - 1 - first] = 1, 10**6  # not for it
-    told[tiles - 1 - first], running[tiles - 1 - first] = 2, (2**32 + 5, 7)
-    told[tiles - first : tiles - 1] = 1
-    counted[tiles - first : tiles - 1] = rng.integers(0, 100, (first - 1, 2))
-    return board, running[tiles - 1 - first] + counted[tiles - first : tiles - 1].sum(axis=0)
+    words[:, tiles - 100 : tiles - 1 - first] = own + 10**6  # not for it
+    counts = np.uint64([[2**32 + 5], [7]]), rng.integers(0, 100, (2, first - 1)).astype(np.uint64)
+    words[:, tiles - 1 - first : tiles - first] = running + counts[0]
+    words[:, tiles - first : tiles - 1] = own + counts[1]
+    return board, np.hstack(counts).sum(axis=1).astype(np.int64)
 
 
 def test_the_last_tile_of_a_cut(runtime, sparse, rng):

@@ -8,34 +8,32 @@
 #include "groups.cuh"
 #include "kept.cuh"
 
-constexpr int rounds = ROUNDS;  // packs of 16 bytes that a thread looks at
-template <typename T> constexpr int tile = threads * rounds * Pack<T>::size;
+constexpr int rounds = ROUNDS, turns = TURNS;  // a thread looks at so many packs of 16 bytes at a time, and so often
+template <typename T> constexpr int stretch = threads * rounds * Pack<T>::size;
+template <typename T> constexpr int tile = turns * stretch<T>;
 
 struct Count {
     long long above, equal;
 };
 
-// What the tiles tell each other. A tile publishes its own count, then the sum of all counts up to its own; `told` says
-// which, and is written after what it tells of. Zero at first.
-enum { nothing, own_count, running_count };
+// Counts that tiles publish: per tile a word for the elements above and a word for those equal, zero at first. A word holds
+// the tile's own count, later the sum of all counts up to it; its two highest bits say which. A reader needs nothing but
+// the word, which is written and read whole, so there is no fence.
+using Word = unsigned long long;
+constexpr Word own_count = 1ull << 62, running_count = 2ull << 62, kind_bits = 3ull << 62;
 struct Board {
-    volatile int* ticket;  // tiles are taken in order: those before a block's are being worked on or done
-    volatile int* told;
-    volatile Count *own, *running;
+    int* ticket;  // tiles are taken in order: those before a block's are being worked on or done
+    volatile Word *above, *equal;
 };
 
 __device__ inline Board board_at(char* memory, long long tiles) {
-    const long long words = (tiles + 1 + 3) / 4 * 4;  // counts begin at a multiple of 16 bytes
-    int* head = (int*)memory;
-    Count* counts = (Count*)(head + words);
-    return {head, head + 1, counts, counts + tiles};
+    Word* words = (Word*)(memory + 16);
+    return {(int*)memory, words, words + tiles};
 }
 
-__device__ inline void tell(volatile Count* counts, volatile int* told, long long t, Count count, int what) {
-    counts[t].above = count.above;
-    counts[t].equal = count.equal;
-    __threadfence();
-    told[t] = what;
+template <bool tied> __device__ inline void publish(const Board& board, long long t, Count count, Word kind) {
+    board.above[t] = kind | (Word)count.above;
+    if (tied) board.equal[t] = kind | (Word)count.equal;
 }
 
 // The sum over the lanes, in all of them.
@@ -45,25 +43,20 @@ __device__ inline long long warp_total(long long value) {
 }
 
 // The counts of all tiles from `first` to before tile t, which one warp adds up, 32 at a time, back to one that knows its sum.
-__device__ inline Count count_before(const Board& board, long long first, long long t) {
+template <bool tied> __device__ inline Count count_before(const Board& board, long long first, long long t) {
     const int lane = threadIdx.x % warp_size;
     Count before = {0, 0};
     for (long long last = t - 1; last >= first; last -= warp_size) {
         const long long other = last - lane;
-        int told = running_count;  // in front of the first tile
-        Count count = {0, 0};
-        if (other >= first) {
-            do told = board.told[other];
-            while (told == nothing);
-            __threadfence();
-            volatile Count* counts = told == own_count ? board.own : board.running;
-            count.above = counts[other].above;
-            count.equal = counts[other].equal;
-        }
-        const unsigned sums = __ballot_sync(all_lanes, told == running_count);
-        if (sums && lane > __ffs(sums) - 1) count = {0, 0};  // the nearest sum holds those further back
-        before.above += warp_total(count.above);
-        before.equal += warp_total(count.equal);
+        Word above = running_count, equal = running_count;  // in front of the first tile
+        if (other >= first) do {
+            above = board.above[other];
+            if (tied) equal = board.equal[other];
+        } while (!(above & kind_bits) || (tied && (above ^ equal) & kind_bits));
+        const unsigned sums = __ballot_sync(all_lanes, (above & kind_bits) == running_count);
+        if (sums && lane > __ffs(sums) - 1) above = equal = 0;  // the nearest sum holds those further back
+        before.above += warp_total((long long)(above & ~kind_bits));
+        if (tied) before.equal += warp_total((long long)(equal & ~kind_bits));
         if (sums) break;
     }
     return before;
@@ -73,7 +66,7 @@ __device__ inline Count count_before(const Board& board, long long first, long l
 __device__ inline long long take(const Board& board) {
     __shared__ long long taken;
     __syncthreads();  // the number of the one before has been read
-    if (threadIdx.x == 0) taken = atomicAdd((int*)board.ticket, 1);
+    if (threadIdx.x == 0) taken = atomicAdd(board.ticket, 1);
     __syncthreads();
     return taken;
 }
@@ -85,90 +78,103 @@ template <bool tied, typename T, typename F, typename G>
 __device__ inline void compact(const Board& board, long long first, long long t, const T* memory, const T* grad,
                                long long n, long long begin, Bits<T> key, long long ties, F counted, G write) {
     constexpr int size = Pack<T>::size, warps = threads / warp_size;
-    __shared__ int of_warp[rounds * warps];  // how many are above and equal, 16 bits each, in each round of each warp
+    __shared__ int of_warp[turns][rounds * warps];  // how many are above and equal, 16 bits each, in each round of each warp
     __shared__ Count before;
     const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+    const bool whole = begin + tile<T> <= n && aligned(memory, grad);
 
-    // Pack `round * threads + thread` of the tile is this thread's.
-    Bits<T> keys[rounds][size];
-    const long long v = begin / size + threadIdx.x;
-    if (begin + tile<T> <= n && aligned(memory, grad)) {
+    // Which of a thread's elements are above and equal, and how many of the lanes' before it in each round: 8 bits each, for a
+    // warp has at most 128. Pack `round * threads + thread` of a stretch is this thread's.
+    unsigned above[turns] = {}, equal[turns] = {}, aboves[turns] = {}, equals[turns] = {};
 #pragma unroll
-        for (int round = 0; round < rounds; ++round) {
-            const Pack<T> u = compensated_pack(memory, grad, v + round * threads);
+    for (int turn = 0; turn < turns; ++turn) {
+        Bits<T> keys[rounds][size];
+        const long long v = (begin + turn * stretch<T>) / size + threadIdx.x;
+        if (whole) {
 #pragma unroll
-            for (int j = 0; j < size; ++j) keys[round][j] = magnitude(u.at[j]);
+            for (int round = 0; round < rounds; ++round) {
+                const Pack<T> u = compensated_pack(memory, grad, v + round * threads);
+#pragma unroll
+                for (int j = 0; j < size; ++j) keys[round][j] = magnitude(u.at[j]);
+            }
+        } else {
+#pragma unroll
+            for (int round = 0; round < rounds; ++round)
+#pragma unroll
+                for (int j = 0; j < size; ++j) {
+                    const long long i = (v + round * threads) * size + j;
+                    keys[round][j] = i < n ? magnitude(compensated(memory, grad, i)) : -1;
+                }
         }
-    } else {
 #pragma unroll
         for (int round = 0; round < rounds; ++round)
 #pragma unroll
             for (int j = 0; j < size; ++j) {
-                const long long i = (v + round * threads) * size + j;
-                keys[round][j] = i < n ? magnitude(compensated(memory, grad, i)) : -1;
+                const unsigned bit = 1u << (round * size + j), one = 1u << (8 * round);
+                if (keys[round][j] > key || (!tied && keys[round][j] == key)) above[turn] |= bit, aboves[turn] += one;
+                if (tied && keys[round][j] == key) equal[turn] |= bit, equals[turn] += one;
             }
-    }
-
-    // Which of its elements are above and equal, and how many in each round: 8 bits each, for a warp has at most 128.
-    unsigned above = 0, equal = 0, aboves = 0, equals = 0;
+        const unsigned own_aboves = aboves[turn], own_equals = equals[turn];
 #pragma unroll
-    for (int round = 0; round < rounds; ++round)
-#pragma unroll
-        for (int j = 0; j < size; ++j) {
-            const unsigned bit = 1u << (round * size + j), one = 1u << (8 * round);
-            if (keys[round][j] > key || (!tied && keys[round][j] == key)) above |= bit, aboves += one;
-            if (tied && keys[round][j] == key) equal |= bit, equals += one;
+        for (int offset = 1; offset < warp_size; offset *= 2) {  // running sums over the lanes
+            const unsigned more_aboves = __shfl_up_sync(all_lanes, aboves[turn], offset);
+            if (lane >= offset) aboves[turn] += more_aboves;
+            if constexpr (tied) {
+                const unsigned more_equals = __shfl_up_sync(all_lanes, equals[turn], offset);
+                if (lane >= offset) equals[turn] += more_equals;
+            }
         }
-    const unsigned own_aboves = aboves, own_equals = equals;
+        if (lane == warp_size - 1)
 #pragma unroll
-    for (int offset = 1; offset < warp_size; offset *= 2) {  // running sums over the lanes
-        const unsigned more_aboves = __shfl_up_sync(all_lanes, aboves, offset);
-        if (lane >= offset) aboves += more_aboves;
-        if constexpr (tied) {
-            const unsigned more_equals = __shfl_up_sync(all_lanes, equals, offset);
-            if (lane >= offset) equals += more_equals;
-        }
+            for (int round = 0; round < rounds; ++round)
+                of_warp[turn][round * warps + warp]
+                    = (aboves[turn] >> (8 * round) & 255) | (equals[turn] >> (8 * round) & 255) << 16;
+        aboves[turn] -= own_aboves, equals[turn] -= own_equals;
     }
-    if (lane == warp_size - 1)
-#pragma unroll
-        for (int round = 0; round < rounds; ++round)
-            of_warp[round * warps + warp] = (aboves >> (8 * round) & 255) | (equals >> (8 * round) & 255) << 16;
-    aboves -= own_aboves, equals -= own_equals;
     __syncthreads();
 
-    if (warp == 0) {  // rounds * warps counts are a warp's: their running sums, this tile's count, those before it
-        const int own = of_warp[lane];
-        int sum = own;
-        for (int offset = 1; offset < warp_size; offset *= 2) {
-            const int below = __shfl_up_sync(all_lanes, sum, offset);
-            if (lane >= offset) sum += below;
+    if (warp == 0) {  // a turn's rounds * warps counts are a warp's: running sums, this tile's count, those before it
+        int all = 0;
+#pragma unroll
+        for (int turn = 0; turn < turns; ++turn) {
+            const int own = of_warp[turn][lane];
+            int sum = own;
+            for (int offset = 1; offset < warp_size; offset *= 2) {
+                const int below = __shfl_up_sync(all_lanes, sum, offset);
+                if (lane >= offset) sum += below;
+            }
+            of_warp[turn][lane] = all + sum - own;
+            all += __shfl_sync(all_lanes, sum, warp_size - 1);
         }
-        of_warp[lane] = sum - own;
-        const int all = __shfl_sync(all_lanes, sum, warp_size - 1);
         const Count count = {all & 0xffff, all >> 16};
-        if (lane == 0) tell(board.own, board.told, t, count, own_count);
-        const Count earlier = count_before(board, first, t);
+        if (lane == 0) publish<tied>(board, t, count, own_count);
+        const Count earlier = count_before<tied>(board, first, t);
         if (lane == 0) {
             const Count sums = {earlier.above + count.above, earlier.equal + count.equal};
-            tell(board.running, board.told, t, sums, running_count);
+            publish<tied>(board, t, sums, running_count);
             before = earlier;
             counted(sums);
         }
     }
     __syncthreads();
 
-    for (unsigned left = above | equal; left; left &= left - 1) {
-        const int bit = __ffs(left) - 1, round = bit / size, shift = 8 * round, inside = of_warp[round * warps + warp];
-        const unsigned earlier = (1u << bit) - (1u << (round * size));  // of this round
-        const long long larger = before.above + (inside & 0xffff) + (aboves >> shift & 255) + __popc(above & earlier);
-        const long long i = begin + (round * threads + threadIdx.x) * size + bit % size;
-        if constexpr (tied) {
-            const long long same = before.equal + (inside >> 16) + (equals >> shift & 255) + __popc(equal & earlier);
-            if (above >> bit & 1 || same < ties) write(larger + min(same, ties), i);
-        } else {
-            write(larger, i);
+#pragma unroll
+    for (int turn = 0; turn < turns; ++turn)
+        for (unsigned left = above[turn] | equal[turn]; left; left &= left - 1) {
+            const int bit = __ffs(left) - 1, round = bit / size, shift = 8 * round;
+            const int inside = of_warp[turn][round * warps + warp];
+            const unsigned earlier = (1u << bit) - (1u << (round * size));  // of this round
+            const long long larger = before.above + (inside & 0xffff) + (aboves[turn] >> shift & 255)
+                                     + __popc(above[turn] & earlier);
+            const long long i = begin + turn * stretch<T> + (round * threads + threadIdx.x) * size + bit % size;
+            if constexpr (tied) {
+                const long long same = before.equal + (inside >> 16) + (equals[turn] >> shift & 255)
+                                       + __popc(equal[turn] & earlier);
+                if (above[turn] >> bit & 1 || same < ties) write(larger + min(same, ties), i);
+            } else {
+                write(larger, i);
+            }
         }
-    }
 }
 
 // Where tile t of several spans lies: its span, which begins at element `start`, and where the tile begins in the span.

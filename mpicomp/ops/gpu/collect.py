@@ -71,7 +71,7 @@ def zeroed(*sizes: int) -> list[Array]:
 
 def board_bytes(tiles: int) -> int:
     """Bytes of the counts that tiles exchange: `Board` in collect.cu."""
-    return 4 * (-(-(tiles + 1) // 4) * 4) + 2 * 16 * tiles
+    return 16 + 2 * 8 * tiles
 
 
 # ---- the same in many spans, each with a cut of its own

@@ -32,15 +32,15 @@ MAX_BLOCKS = 4096  # enough to fill any device; kernels loop over what is left
 MAX_PIECES = 65536  # blocks that do one piece after another: so many that a device is full until nearly all are done
 WARP = 32
 PACK_BYTES = 16  # what one access moves: `Pack` in common.cuh
-ROUNDS = 4  # packs for each thread of a tile
-TILE_BYTES = ROUNDS * PACK_BYTES * THREADS  # of a vector, for one block of collect.cu
+ROUNDS, TURNS = 4, 2  # packs that each thread of collect.cu reads at once, and how often for a tile
+TILE_BYTES = TURNS * ROUNDS * PACK_BYTES * THREADS  # of a vector, for one block there
 PIECE = 4096  # elements of a vector that a block of update.cu or many.cu takes at a time
 DIGIT_BITS = 11  # of a magnitude, in one pass of top_k.cu
 DIGIT_PIECE = 65536  # elements of a span for one block there
 SAMPLE = 8192  # elements of a vector that a guess goes by
 MOMENTS_PIECE = 16384  # elements of a span that a block adds up at a time
 GROUP_PIECE = 16384  # elements of a long group in norms.cu
-CODE_PIECE = 4096  # elements that a block of quantise.cu takes at a time
+CODE_PIECE = 8192  # elements that a block of quantise.cu takes at a time
 BITS_PIECE = 16384  # bits of a bitmap for one block of lists.cu
 UNION_PIECE = 32 * THREADS  # bits that a block of union.cu looks at together
 UNIT = 4  # neighbours that a thread of quantise.cu takes together
@@ -53,7 +53,7 @@ SKETCH_ROWS = (1, 3, 5, 7)  # medians of so many keep to registers; 0 stands for
 
 # Macros of the .cu files: what kernels share with their launchers, and with the rules in ../search.py.
 SHARED = {
-    "THREADS": THREADS, "WARP": WARP, "ROUNDS": ROUNDS, "PIECE": PIECE, "DIGIT_BITS": DIGIT_BITS,
+    "THREADS": THREADS, "WARP": WARP, "ROUNDS": ROUNDS, "TURNS": TURNS, "PIECE": PIECE, "DIGIT_BITS": DIGIT_BITS,
     "DIGIT_PIECE": DIGIT_PIECE, "SAMPLE": SAMPLE, "MOMENTS_PIECE": MOMENTS_PIECE, "GROUP_PIECE": GROUP_PIECE,
     "CODE_PIECE": CODE_PIECE, "UNIT": UNIT, "BITS_PIECE": BITS_PIECE, "UNION_PIECE": UNION_PIECE, "PANEL": PANEL,
     "LONGEST": LONGEST, "MOST_ROWS": MOST_ROWS, "NOT_FINITE": NOT_FINITE, "FEW": search.FEW, "MANY": search.MANY,
@@ -237,7 +237,7 @@ def _arrays(args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[Arr
 
 
 def _is_array(thing: object) -> bool:
-    return hasattr(thing, "dtype")
+    return hasattr(thing, "dtype") and not isinstance(thing, type)  # as a class of NumPy's
 
 
 def launch(family: str, name: str, blocks: int, *args: object) -> None:

@@ -46,7 +46,7 @@ __device__ inline double exponential_threshold(double n, double magnitudes, doub
 // ---- between passes
 
 // The sum of what the blocks left for each of a span's pieces, right in thread 0.
-__device__ inline double sum_of(const volatile double* sums, long long first, long long last) {
+__device__ inline double sum_of(const double* sums, long long first, long long last) {
     double mine = 0;
     for (long long p = first + threadIdx.x; p < last; p += threads) mine += sums[p];
     return block_sum(mine);
@@ -106,7 +106,7 @@ __device__ inline double corrected(double lam, int halved, int grown) {
 
 // Halve a threshold that too few reach, let grow one that too many do, and go back where too many become too few.
 template <typename T>
-__device__ inline void correct(Search& search, long long s, double target, const volatile unsigned long long* reached) {
+__device__ inline void correct(Search& search, long long s, double target, const unsigned long long* reached) {
     int halved = 0, grown = 0;
     for (int c = 0; c < corrections; ++c) {
         const double here = (double)reached[try_of(halved, grown)];

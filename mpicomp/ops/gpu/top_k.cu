@@ -19,7 +19,7 @@ template <typename T> __device__ inline bool is_first(int shift) { return Real<T
 // one block: a thread reads `each` digits at once, from the top, and keeps them; the thread whose digits' running sum reaches
 // `wanted` looks through its own.
 __device__ inline void choose_digit(long long prefix, unsigned long long wanted, long long* cut,
-                                    volatile unsigned long long* counts) {
+                                    unsigned long long* counts) {
     constexpr int each = digits / threads;
     __shared__ unsigned long long of_warp[threads / warp_size];
     const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, highest = digits - 1 - threadIdx.x * each;
@@ -46,25 +46,14 @@ __device__ inline void choose_digit(long long prefix, unsigned long long wanted,
     cut[1] = wanted - above;
 }
 
-// How many over the block, in all threads, which must all call it; `turn` is another than in the call before.
-__device__ inline int block_count(int own, int turn) {
-    __shared__ int of_warp[2][threads / warp_size];
-    for (int offset = warp_size / 2; offset; offset /= 2) own += __shfl_down_sync(all_lanes, own, offset);
-    if (threadIdx.x % warp_size == 0) of_warp[turn & 1][threadIdx.x / warp_size] = own;
-    __syncthreads();
-    int sum = 0;
-    for (int warp = 0; warp < threads / warp_size; ++warp) sum += of_warp[turn & 1][warp];
-    return sum;
-}
-
 // guesses[0] = the `wanted`-th largest magnitude of a sample of n elements, rounded down to 8 bits of mantissa; zero where it
 // is zero, or where twice as many pass it as there is room for, by the sample. Where `table` is given, the same for a span a
 // block: where each begins, where each ends, and as which it is wanted; zero in those that have no room.
 template <typename T>
 __global__ void guess(const T* memory, const T* grad, long long n, long long wanted, long long room,
                       const long long* table, const long long* areas, long long* guesses) {
-    constexpr int each = sample / threads;
-    constexpr int top = 8 * sizeof(T) - 2, lowest = sizeof(T) == 4 ? 15 : 44;
+    constexpr int each = sample / threads, lowest = sizeof(T) == 4 ? 15 : 44, width = 8;
+    static_assert(threads == 1 << width, "a digit a thread");
     const long long s = blockIdx.x, count = gridDim.x;
     if (table) {
         const long long start = table[s];
@@ -84,18 +73,36 @@ __global__ void guess(const T* memory, const T* grad, long long n, long long wan
         const unsigned long long place = ((unsigned long long)(p * 2654435769u) * part) >> 32;
         keys[j] = magnitude(compensated(memory, grad, (long long)(p * part + place)));
     }
-    int turn = 0;
-    const auto passing = [&](Bits<T> least) {
-        int own = 0;
-#pragma unroll
-        for (int j = 0; j < each; ++j) own += keys[j] >= least;
-        return block_count(own, turn++);
-    };
+    // Digit by digit: thread t counts those that begin with the digits found and have the t-th highest as their next.
+    __shared__ int tallies[threads], of_warp[threads / warp_size], digit, above, until;
+    const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+    if (threadIdx.x == 0) above = 0, until = sample;
     Bits<T> found = 0;
-    for (int bit = top; bit >= lowest; --bit)
-        if (const Bits<T> more = found | (Bits<T>)1 << bit; passing(more) >= wanted) found = more;
-    const bool fits = passing(found) * part <= 2 * room;
-    if (threadIdx.x == 0) guesses[s] = fits ? found : 0;
+    for (int shift = 8 * sizeof(T) - 1; shift > lowest;) {
+        const int before = shift, bits = min(width, shift - lowest);
+        shift -= bits;
+        tallies[threadIdx.x] = 0;
+        __syncthreads();
+        if (threadIdx.x == 0) digit = 0;  // all have read the one before
+#pragma unroll
+        for (int j = 0; j < each; ++j)
+            if (keys[j] >> before == found >> before) atomicAdd(&tallies[keys[j] >> shift & ((1 << bits) - 1)], 1);
+        __syncthreads();
+        const int mine = tallies[threads - 1 - threadIdx.x];
+        int sum = mine;
+        for (int offset = 1; offset < warp_size; offset *= 2) {
+            const int more = __shfl_up_sync(all_lanes, sum, offset);
+            if (lane >= offset) sum += more;
+        }
+        if (lane == warp_size - 1) of_warp[warp] = sum;
+        sum += above;
+        __syncthreads();
+        for (int other = 0; other < warp; ++other) sum += of_warp[other];
+        if (sum >= wanted && sum - mine < wanted) digit = threads - 1 - threadIdx.x, above = sum - mine, until = sum;
+        __syncthreads();
+        found |= (Bits<T>)digit << shift;
+    }
+    if (threadIdx.x == 0) guesses[s] = until * part <= 2 * room ? found : 0;
 }
 
 // One pass, for the k-th largest: count how many of the n magnitudes begin with cut[0] and have which next digit, which is
