@@ -1,9 +1,10 @@
 // Error-bounded codes: integers on a grid in blocks of 128, their differences in bit planes; see oracle/bounded.py.
 // A warp takes a block; a lane has an element of each group of 32.
-// Instances: encode_blocks sum_blocks decode_blocks<REAL>
+// Instances: encode_blocks measure_blocks sum_blocks decode_blocks<REAL>
 #include "common.cuh"
 
 constexpr int group_size = 32, groups = 4, block_size = groups * group_size, orders = 3;
+template <typename T> constexpr int widest = sizeof(T) == 4 ? 32 : 55;  // bits of a code
 constexpr unsigned escaped = ESCAPED, too_wide = 0x7FFFFFFF;  // the latter is of no stream
 constexpr double whole = 6755399441055744;  // 1.5 * 2^52: x + whole has x, rounded, in its low bits
 
@@ -48,9 +49,15 @@ __device__ inline long long first_block() { return grid_index() / warp_size; }
 __device__ inline long long block_step() { return grid_size() / warp_size; }
 __device__ inline int lane_index() { return threadIdx.x % warp_size; }
 
-template <typename W> __device__ inline W any_lane(W value, int from = 1) {
-    for (int lanes = from; lanes < warp_size; lanes *= 2) value |= __shfl_xor_sync(all_lanes, value, lanes);
+template <typename W> __device__ inline W any_lane(W value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    const unsigned low = __reduce_or_sync(all_lanes, (unsigned)value);
+    if constexpr (sizeof(W) == 4) return low;
+    else return (W)__reduce_or_sync(all_lanes, (unsigned)(value >> 32)) << 32 | low;
+#else
+    for (int lanes = 1; lanes < warp_size; lanes *= 2) value |= __shfl_xor_sync(all_lanes, value, lanes);
     return value;
+#endif
 }
 
 template <typename W> __device__ inline W sum_up(W value) {
@@ -95,11 +102,7 @@ template <typename T> __device__ inline Lane<T> read_plain(const unsigned char* 
     return values;
 }
 
-__device__ inline int bits_of_word(unsigned long long word) {
-    int bits = 0;
-    while (bits < 64 && word >> bits) ++bits;
-    return bits;
-}
+__device__ inline int bits_of_word(unsigned long long word) { return 64 - __clzll((long long)word); }
 
 template <typename W> __device__ inline int bits_in_group(W code) { return bits_of_word(any_lane<W>(zigzag(code))); }
 
@@ -142,7 +145,7 @@ __device__ inline unsigned write_integers(const Lane<Word<T>>& q, int order, uns
         }
         const int bits = bits_in_group(codes.of[g]);
         header |= (unsigned)bits << (7 + 6 * g);
-        if (bits > (sizeof(T) == 4 ? 32 : 55)) return too_wide;
+        if (bits > widest<T>) return too_wide;
     }
     const int most = bits_of_word(any_lane<W>(all)), quarter = 2 * sizeof(T);
     header |= (unsigned)((most > 0) + (most > quarter) + (most > 2 * quarter)) << 2;
@@ -157,15 +160,22 @@ __device__ inline unsigned write_integers(const Lane<Word<T>>& q, int order, uns
     }
 #pragma unroll
     for (int g = 0; g < groups; ++g)
-        for (int bit = 0; bit < width_of(header, g); ++bit, out += 4) {
-            const unsigned plane = __ballot_sync(all_lanes, (unsigned)(codes.of[g] >> bit) & 1);
-            if (lane_index() < 4) out[lane_index()] = plane >> (8 * lane_index());
+        for (int first = 0; first < width_of(header, g); first += warp_size) {  // a plane a lane
+            const int planes = min(width_of(header, g) - first, warp_size);
+            unsigned own = 0;
+            for (int p = 0; p < planes; ++p) {
+                const unsigned plane = __ballot_sync(all_lanes, (unsigned)(codes.of[g] >> (first + p)) & 1);
+                if (lane_index() == p) own = plane;
+            }
+            if (lane_index() < planes)
+                for (int byte = 0; byte < 4; ++byte) out[4 * lane_index() + byte] = own >> (8 * byte);
+            out += 4 * planes;
         }
     return header;
 }
 
-// Writes a block of integers in the order that makes it short; without `out`, its header.
-template <typename T> __device__ inline unsigned write_shortest(const Lane<Word<T>>& q, unsigned char* out) {
+// The header of a block of integers, in the order that makes it short.
+template <typename T> __device__ inline unsigned shortest(const Lane<Word<T>>& q) {
     constexpr int cost = sizeof(T) / 2;
     Lane<Word<T>> x = q;
     int least = 0, best = 0;
@@ -185,7 +195,7 @@ template <typename T> __device__ inline unsigned write_shortest(const Lane<Word<
         best = order;
         begun = anew;
     }
-    return write_integers<T>(q, best, begun, out);
+    return write_integers<T>(q, best, begun, nullptr);
 }
 
 template <typename T> __device__ inline Word<T> read_first(int bytes, const unsigned char* in) {
@@ -202,9 +212,14 @@ template <typename T> __device__ inline Lane<Word<T>> read_integers(unsigned hea
 #pragma unroll
     for (int g = 0; g < groups; ++g) {
         const int width = width_of(header, g);
-        for (int bit = 0; bit < width; ++bit, planes += 4) {
-            const Word<T> one = planes[lane / 8] >> (lane % 8) & 1;
-            x.of[g] |= (bit < width - 1 ? one : 0 - one) << bit;
+        for (int first = 0; first < width; first += warp_size) {  // a plane a lane
+            const int count = min(width - first, warp_size);
+            const unsigned own = lane < count ? header_at(planes, lane) : 0;
+            for (int bit = first; bit < first + count; ++bit) {
+                const Word<T> one = __shfl_sync(all_lanes, own, bit - first) >> lane & 1;
+                x.of[g] |= (bit < width - 1 ? one : 0 - one) << bit;
+            }
+            planes += 4 * count;
         }
     }
     for (int k = order; k-- > 0;) {
@@ -260,14 +275,42 @@ __global__ void encode_blocks(const T* x, long long n, double bound, double step
         bool close = true;
 #pragma unroll
         for (int g = 0; g < groups; ++g) close &= quantise(values.of[g], bound, step, inverse, largest, &q.of[g]);
-        if (any_lane<unsigned>(!close)) {
-            if (starts) write_plain(values, b * block_size, n, codes + starts[b]);
-            else put_header(escaped, headers, b);
+        if (!starts) {
+            put_header(any_lane<unsigned>(!close) ? escaped : shortest<T>(q), headers, b);
             continue;
         }
-        const unsigned header = write_shortest<T>(q, starts ? codes + starts[b] : nullptr);
-        if (!starts) put_header(header, headers, b);
+        const unsigned header = header_at(headers, b);
+        if (header == escaped) write_plain(values, b * block_size, n, codes + starts[b]);
+        else write_integers<T>(q, order_of(header), begun_in(header), codes + starts[b]);
     }
+}
+
+// Bytes of a block; -1 for a header that no stream has.
+template <typename T> __device__ inline int bytes_of(unsigned header, int elements) {
+    if (header == escaped) return elements * sizeof(T);
+    bool known = (header & 3) < orders && header >> 31 == 0;
+    int bits = 0;
+#pragma unroll
+    for (int g = 0; g < groups; ++g) known &= width_of(header, g) <= widest<T>, bits += width_of(header, g);
+    return known ? order_of(header) * __popc(begun_in(header)) * first_bytes<T>(header) + 4 * bits : -1;
+}
+
+// sizes[0] = the bytes of all headers, sizes[1 + b] those of block b: their running sums are the blocks' starts.
+// found: their sum, how many blocks are escaped, and how many headers no stream has; zero at first.
+template <typename T>
+__global__ void measure_blocks(const unsigned char* headers, long long blocks, long long n, long long* sizes,
+                               unsigned long long* found) {
+    unsigned long long own[3] = {};
+    if (grid_index() == 0) own[0] = sizes[0] = 4 * blocks;
+    for (long long b = grid_index(); b < blocks; b += grid_size()) {
+        const unsigned header = header_at(headers, b);
+        const int bytes = bytes_of<T>(header, (int)min(n - b * block_size, (long long)block_size));
+        sizes[1 + b] = bytes;
+        own[0] += bytes, own[1] += header == escaped, own[2] += bytes < 0;
+    }
+#pragma unroll
+    for (int k = 0; k < 3; ++k)
+        if (const unsigned long long sum = block_sum(own[k]); sum) atomicAdd(&found[k], sum);  // of thread 0
 }
 
 // Stream s is at streams[s], its block b at starts_of[s * blocks + b] there.

@@ -1,7 +1,7 @@
 """Launchers of error-bounded codes, a warp per block; see :mod:`..oracle.bounded`.
 
-One pass computes headers, a scan of their sizes gives the places of blocks, and a second pass writes these. The device
-is waited for to know a stream's length, and to refuse bytes that are none.
+One pass computes headers, their sizes added up are the places of blocks, and a second pass writes these. The device is
+waited for to know a stream's length, and to refuse bytes that are none.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ import numpy.typing as npt
 from ..error_bound import (
     BLOCK,
     BYTES_OF_HEADER,
-    ESCAPED,
-    block_sizes,
     grid_of,
-    headers_of,
     largest_integer,
     refused_stream,
     refused_sum,
@@ -97,12 +94,13 @@ def _starts_of(stream: Array, name: str, n: int, dtype: npt.DTypeLike) -> Array:
 
 def _located(stream: Array, n: int, dtype: npt.DTypeLike) -> tuple[Array, int, int, bool]:
     """Begins of the blocks, bytes of the stream, number of escaped blocks, and whether all headers are valid."""
-    headers = headers_of(stream, n)
-    sizes = block_sizes(headers, n, dtype)
-    ends = xp().cumsum(sizes) + headers.size * BYTES_OF_HEADER
-    known = xp().stack([ends[-1], (headers == ESCAPED).sum(), sizes.min()])
-    nbytes, escaped, least = (int(value) for value in to_host(known))
-    return ends - sizes, nbytes, escaped, least >= 0
+    count = -(-n // BLOCK)
+    sizes, found = empty(1 + count, np.int64), xp().zeros(3, np.uint64)
+    name = f"measure_blocks<{REAL[np.dtype(dtype).name]}>"
+    launch("bounded", name, blocks_for(count), stream, np.int64(count), np.int64(n), sizes, found)
+    starts = xp().cumsum(sizes)[:-1]
+    nbytes, escaped, invalid = (int(value) for value in to_host(found))
+    return starts, nbytes, escaped, not invalid
 
 
 def _grid(n: int) -> int:

@@ -48,7 +48,8 @@ __device__ inline void each_run(const long long* bounds, long long groups, long 
     for (long long begin = (long long)blockIdx.x * code_piece; begin < n; begin += (long long)gridDim.x * code_piece) {
         const int size = (int)min(n - begin, (long long)code_piece);
         if (warp < 2) {
-            const long long group = group_of_warp(bounds, groups, warp ? begin + size - 1 : begin);
+            const long long at = warp ? begin + size - 1 : begin;
+            const long long group = group_of_warp(bounds, groups, at, (long long)((float)at / n * groups));
             if (lane == 0) ends[warp] = group;
         }
         __syncthreads();

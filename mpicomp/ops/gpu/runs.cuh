@@ -25,10 +25,13 @@ template <int length, typename T> __device__ inline Run<T, length> load_run(cons
 template <int length, typename T> __device__ inline void store_run(T* x, int count, Run<T, length> run) {
     using R = Run<T, length>;
     if (count == length && (unsigned long long)x % alignof(R) == 0) {
-        *(R*)x = run;
+        if constexpr (sizeof(R) % 16 == 0)  // of a plain assignment the compiler may make stores of one element each
+            for (int w = 0; w < (int)sizeof(R) / 16; ++w) __stwb((uint4*)x + w, ((const uint4*)&run)[w]);
+        else
+            *(R*)x = run;
         return;
     }
-    volatile T* one = x;  // else the compiler makes stores of one element each of both ways
+    volatile T* one = x;  // else it makes them of both ways
 #pragma unroll
     for (int j = 0; j < length; ++j)
         if (j < count) one[j] = run.at[j];

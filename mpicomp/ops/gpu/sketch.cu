@@ -70,10 +70,10 @@ __global__ void sketch_estimate(const T* table, int rows, long long columns, uns
 template <typename T>
 __global__ void project_rows(const T* memory, const T* grad, const long long* spans, long long count, long long row,
                              int width, unsigned long long seed, T* out) {
-    constexpr int together = 8;
+    constexpr int together = 8, lanes = warp_size / together;  // that end up with the same column
     const int lane = threadIdx.x % warp_size;
     for (long long j = grid_index() / warp_size; j < spans[count]; j += grid_size() / warp_size) {
-        const auto [span, begin, end] = piece_of(spans, count, row, j);
+        const auto [span, begin, end] = piece_in(spans, count, row, j, group_of_warp(spans, count, j));
         for (int first = 0; first < width; first += together) {
             T sums[together] = {};
             for (long long p = lane; p < end - begin; p += warp_size) {
@@ -82,12 +82,19 @@ __global__ void project_rows(const T* memory, const T* grad, const long long* sp
 #pragma unroll
                 for (int c = 0; c < together; ++c) sums[c] += signs >> c & 1 ? -u : u;
             }
+            // Two lanes that are `offset` apart exchange half of their columns: each adds up the sums of the half that it keeps.
 #pragma unroll
-            for (int c = 0; c < together; ++c) {
-                for (int offset = warp_size / 2; offset; offset /= 2)
-                    sums[c] += __shfl_down_sync(all_lanes, sums[c], offset);
-                if (lane == 0 && first + c < width) out[j * width + first + c] = sums[c];
+            for (int half = together / 2, offset = warp_size / 2; half; half /= 2, offset /= 2) {
+                const bool upper = lane & offset;
+#pragma unroll
+                for (int c = 0; c < half; ++c) {
+                    const T kept = upper ? sums[half + c] : sums[c], handed = upper ? sums[c] : sums[half + c];
+                    sums[c] = kept + __shfl_xor_sync(all_lanes, handed, offset);
+                }
             }
+            for (int offset = lanes / 2; offset; offset /= 2) sums[0] += __shfl_xor_sync(all_lanes, sums[0], offset);
+            const int column = first + lane / lanes;
+            if (lane % lanes == 0 && column < width) out[j * width + column] = sums[0];
         }
     }
 }
