@@ -52,6 +52,7 @@ class EmulatedRuntime(cuda_runtime.Runtime):
     machine_flags: tuple[str, ...] = ("-O2",)
 
     def device(self, array: np.ndarray) -> nullcontext:
+        assert isinstance(array, np.ndarray | np.generic), f"{array!r} is on no device"
         return nullcontext()
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
