@@ -223,14 +223,35 @@ def rows_until(spans: Bounds, row: int) -> list[int]:
 
 def require_packed(matrices: Matrices, n: int, **packed: Array) -> None:
     """Refuse matrices that do not lie in a vector of ``n``, and packed ``p`` or ``q`` of another length than theirs."""
-    for start, stop, rows, rank in matrices:
-        if not (0 <= start <= stop <= n and rows >= 1 and rank >= 1 and (stop - start) % rows == 0):
-            raise InvalidArgument(f"matrices must lie in [0, {n}), with whole rows and at least one column of p, got "
-                                  f"{start} to {stop} with {rows} rows and {rank} columns of p")
+    extent = _extent(tuple(matrices))
+    if extent.wrong is not None or extent.stop > n:
+        start, stop, rows, rank = extent.wrong or max(matrices, key=lambda one: one[1])
+        raise InvalidArgument(f"matrices must lie in [0, {n}), with whole rows and at least one column of p, got "
+                              f"{start} to {stop} with {rows} rows and {rank} columns of p")
     for name, array in packed.items():
-        total = sum((rows if name == "p" else (stop - start) // rows) * rank for start, stop, rows, rank in matrices)
+        total = extent.p if name == "p" else extent.q
         if array.size != total:
             raise InvalidArgument(f"{name} must have {total} elements, got {array.size}")
+
+
+class _Extent(NamedTuple):
+    """End of the last of several matrices, lengths of their packed ``p`` and ``q``, and the first invalid one."""
+
+    stop: int
+    p: int
+    q: int
+    wrong: tuple[int, int, int, int] | None
+
+
+@lru_cache(maxsize=64)  # a step asks five times for the same matrices
+def _extent(matrices: tuple[tuple[int, int, int, int], ...]) -> _Extent:
+    stop = p = q = 0
+    for one in matrices:
+        start, end, rows, rank = one
+        if not (0 <= start <= end and rows >= 1 and rank >= 1 and (end - start) % rows == 0):
+            return _Extent(0, 0, 0, one)
+        stop, p, q = max(stop, end), p + rows * rank, q + (end - start) // rows * rank
+    return _Extent(stop, p, q, None)
 
 
 def refused_lists(n: int, filled: bool) -> InvalidArgument:

@@ -23,7 +23,7 @@ import build
 
 ROOT = build.ROOT
 LEFT_OUT = (".git", ".venv", ".cache", "out", "build", "*.so", "__pycache__", "*.egg-info")
-THERE = ("numpy", "pytest", "pytest-timeout", "hypothesis")  # packages that machines with CuPy have
+THERE = ("numpy", "ml_dtypes", "pytest", "pytest-timeout", "hypothesis")  # packages that machines with CuPy have
 LACKING = {"build": "compiler", "PyTorch, 2 ranks": "torch", "PowerSGD beside PyTorch's": "torch",
            "memcheck": "compute-sanitizer", "racecheck": "compute-sanitizer"}  # fmt: skip
 SECONDS, ELEMENTS = 480, 20_000

@@ -159,11 +159,11 @@ def nvrtc() -> Finding:
 
 
 def pytest() -> Finding:
-    lacking = [name for name in ("pytest", "hypothesis") if not has(name)]
-    return Finding("pytest", not lacking, f"lacks {', '.join(lacking)}" if lacking else "pytest and hypothesis",
+    lacking = [name for name in ("pytest", "hypothesis", "ml_dtypes") if not has(name)]
+    return Finding("pytest", not lacking, f"lacks {', '.join(lacking)}" if lacking else "pytest, hypothesis, ml_dtypes",
                    "it runs the tests of the kernels",
                    ("pytest", "pytest-timeout", "iniconfig", "pluggy", "packaging", "pygments", "hypothesis",
-                    "sortedcontainers"))  # fmt: skip
+                    "sortedcontainers", "ml_dtypes"))  # fmt: skip
 
 
 def mpi() -> Finding:

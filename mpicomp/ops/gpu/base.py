@@ -198,17 +198,17 @@ def masked_update(memory: Array, grad: Array, indices: Array, sent: Array, beta:
 @on_device
 def count_nonfinite(x: Array) -> tuple[int, int]:
     t = kind_of(x, "x", REAL)
-    found = from_host(np.array([0, np.iinfo(np.uint64).max], np.uint64))
+    found = zeros(2, np.uint64)
     launch("measure", f"count_nonfinite<{t}>", blocks_for(packs(x)), x, np.int64(x.size), found)
-    count, first = (int(value) for value in to_host(found))
-    return count, first if count else -1
+    count, behind = (int(value) for value in to_host(found))
+    return count, x.size - behind if count else -1
 
 
 @on_device
 def count_beyond(memory: Array | None, grad: Array, limit: float) -> int:
     t, m = kind_of(grad, "grad", REAL), memory_or_null(memory, grad)
     require_limit(limit)
-    found = from_host(np.zeros(1, np.uint64))
+    found = zeros(1, np.uint64)
     scalars = np.int64(grad.size), grad.dtype.type(limit), found
     launch("measure", f"count_beyond<{t}>", blocks_for(packs(grad)), m, grad, *scalars)
     return int(to_host(found)[0])

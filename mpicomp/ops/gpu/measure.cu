@@ -2,12 +2,12 @@
 // Instances: count_nonfinite count_beyond squared_norm<REAL>
 #include "common.cuh"
 
-// found[0] += how many are NaN or infinite; found[1] = the index of the first, where it begins as the largest value.
+// found[0] += how many are NaN or infinite; found[1] = n less the index of the first, zero at first.
 template <typename T> __global__ void count_nonfinite(const T* x, long long n, unsigned long long* found) {
-    visit<T>(nullptr, x, n, [found](long long i, T value) {
+    visit<T>(nullptr, x, n, [found, n](long long i, T value) {
         if (!is_nonfinite(value)) return;  // nearly always, so the atomics are rare
         atomicAdd(&found[0], 1ull);
-        atomicMin(&found[1], (unsigned long long)i);
+        atomicMax(&found[1], (unsigned long long)(n - i));
     });
 }
 

@@ -168,15 +168,18 @@ class LowRank(Exchange[Factors, Factors]):
 
 
 def lay_out(tensors: list[tuple[int, int, tuple[int, ...]]], rank: int) -> Layout:
-    """Which tensors are worth a product of two thin matrices, and where everything lies."""
-    matrices, dense = [], []
+    """Which tensors are worth a product of two thin matrices, and where everything lies; adjacent dense ones as one."""
+    matrices: list[Matrix] = []
+    dense: list[tuple[int, int]] = []
     for start, stop, shape in tensors:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, stop - start)
         r = min(rank, rows, columns)
-        if r * (rows + columns) >= rows * columns:
-            dense += [(start, stop)] if stop > start else []
-            continue
-        matrices.append(Matrix(start, stop, rows, r))
+        if r * (rows + columns) < rows * columns:
+            matrices.append(Matrix(start, stop, rows, r))
+        elif dense and dense[-1][1] == start:
+            dense[-1] = dense[-1][0], stop
+        elif stop > start:
+            dense.append((start, stop))
     return Layout(matrices, dense)
 
 

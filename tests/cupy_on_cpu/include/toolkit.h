@@ -62,7 +62,6 @@ T __shfl_up_sync(unsigned mask, T value, unsigned offset, int) { return __shfl_u
 
 inline void __syncwarp(unsigned = ~0u) { __ballot_sync(~0u, true); }
 inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
-inline int __clzll(long long bits) { return bits ? __builtin_clzll(bits) : 64; }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 inline float rsqrt(float x) { return 1 / std::sqrt(x); }
 

@@ -32,7 +32,7 @@ def test_a_scalecom_step_over_161_tensors(emulated, comm, seed, layers):
     assert seen["kernel move_sparse"] == 1, seen  # means out
     # One for NaN; and where another rank leads, one to see that its positions lie inside their chunks.
     assert seen["waits"] <= 2, seen
-    assert seen.get("cupy", 0) <= 2, seen
+    assert seen.get("cupy", 0) <= 3, seen
 
 
 @pytest.mark.parametrize("scheme", ["topk:density=0.01,layers=whole", "topk:density=0.01,layers=per-tensor",
@@ -48,7 +48,7 @@ def test_launches_do_not_grow_with_the_tensors(emulated, comm, seed, scheme):
 @pytest.mark.parametrize(("scheme", "alone", "of_two"), [
     ("topk:layers=whole", (10, 2, 1, 1), (14, 5, 2, 3)), ("topk", (10, 2, 1, 1), (14, 5, 2, 3)),
     ("threshold:lam=40", (7, 2, 1, 2), (11, 5, 2, 4)), ("dgc", (12, 2, 1, 1), (16, 5, 2, 3)),
-    ("gtopk", (9, 2, 0, 1), (17, 6, 2, 3)), ("sketchsgd", (16, 7, 1, 1), (16, 7, 1, 1)),
+    ("gtopk", (9, 2, 0, 1), (17, 6, 2, 3)), ("sketchsgd", (16, 8, 0, 1), (16, 8, 0, 1)),
     ("oktopk", (20, 11, 2, 8), (22, 15, 4, 11)), ("oktopk:layers=per-tensor", (20, 13, 9, 11), (22, 16, 11, 12))])
 def test_a_step_that_sends_lists(emulated, comm, seed, scheme, alone, of_two):
     """The table of docs/development/gpu.md: a list is written, read, measured and vouched for by what makes it."""
@@ -113,12 +113,12 @@ def test_a_powersgd_step_over_161_tensors(emulated, comm, seed):
 
 # Kernels, CuPy's calls, small copies and waits of a step of one rank, and of one of two.
 QUANTISED = {
-    "onebit": ((15, 2, 2, 1), (21, 4, 2, 2)),
-    "signsgd": ((11, 2, 2, 1), (13, 3, 2, 2)),
-    "qsgd": ((8, 2, 2, 1), (10, 3, 2, 2)),
-    "terngrad": ((10, 3, 2, 1), (12, 4, 2, 2)),
-    "natural": ((8, 3, 2, 1), (10, 4, 2, 3)),
-    "scaled-integer": ((7, 1, 1, 2), (7, 1, 1, 2)),
+    "onebit": ((15, 3, 1, 1), (21, 4, 1, 2)),
+    "signsgd": ((11, 3, 1, 1), (13, 4, 1, 2)),
+    "qsgd": ((8, 3, 1, 1), (10, 4, 1, 2)),
+    "terngrad": ((10, 4, 1, 1), (12, 5, 1, 2)),
+    "natural": ((8, 4, 1, 1), (10, 5, 1, 3)),
+    "scaled-integer": ((7, 2, 0, 2), (7, 2, 0, 2)),
     "adacomp:bin=100": ((20, 11, 4, 6), (27, 15, 7, 8)),  # its lists may be packed in this form or that
 }
 
