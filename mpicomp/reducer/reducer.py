@@ -341,7 +341,7 @@ class Reducer:
         if finite and prepared is not None:
             if measured:
                 self._measures.begin(prepared.us, ctx)
-            result = self._averaged(prepared, ctx)
+            result = self._averaged(prepared, ctx, bucket)
         skipped = result is None
         if result is None:
             result = nothing_sent(bucket.total, ctx)._replace(sent=[])
@@ -403,15 +403,16 @@ class Reducer:
                 raise
             return False
 
-    def _averaged(self, prepared: Prepared, ctx: StepContext) -> Exchanged | None:
-        """The result of a step that all ranks have agreed on; None if its mean overflows and is skipped."""
+    def _averaged(self, prepared: Prepared, ctx: StepContext, bucket: Bucket) -> Exchanged | None:
+        """The result of a step that all ranks have agreed on; None if its mean is not finite and is skipped."""
         try:
             return self._pipeline.run(prepared, ctx)
         except NonFiniteGradient:  # on all ranks, and nothing has changed
             other = self._pipeline.exchange.instead(ctx)
             if other is not None:
-                return self._averaged(self._pipeline.prepare(prepared.flat, other), other)
+                return self._averaged(self._pipeline.prepare(prepared.flat, other), other, bucket)
             if self.nonfinite == "raise":
+                self.comm.fail_together(self._pipeline.error_of_gradients(prepared, bucket, ctx))
                 raise
             return None
 

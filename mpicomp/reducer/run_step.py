@@ -109,6 +109,11 @@ class Pipeline:
         for memory, g in zip(self.memories, vectors, strict=True):
             memory.set_shift(g.copy(), mean)
 
+    def error_of_gradients(self, prepared: Prepared, bucket: Bucket, ctx: StepContext) -> NonFiniteGradient | None:
+        """The same after the exchange, if the mean is not finite: a plain mean of codes is not looked for it before."""
+        found = [ctx.ops.count_nonfinite(g)[0] for g in prepared.flat]
+        return self.nonfinite_error(prepared._replace(nonfinite=found), bucket, ctx)
+
     def nonfinite_error(self, prepared: Prepared, bucket: Bucket, ctx: StepContext) -> NonFiniteGradient | None:
         """The error about NaN or infinity in this rank's gradients; None if there are none, or they are allowed."""
         flat, found = prepared.flat, prepared.nonfinite

@@ -247,11 +247,14 @@ def staging(xp: Any, nbytes: int = STAGED) -> Iterator[dict[str, Any]]:
            "seconds": staged, "bytes_per_s": 2 * nbytes / staged, "of_pinned_copy": plain / staged, "target": 0.8}
 
 
-def scalecom(xp: Any) -> Iterator[dict[str, Any]]:
-    """Operations that a leader's step of ``scalecom`` queues for ResNet-50's tensors, from gradients to means."""
+def scalecom(xp: Any, most: int) -> Iterator[dict[str, Any]]:
+    """Operations that a leader's step of ``scalecom`` queues for ResNet-50's tensors, from gradients to means.
+
+    Layers are narrower if fewer elements than 1 million are to be measured elsewhere: a try-out.
+    """
     from mpicomp.ops import gpu
 
-    shapes, busy = resnet50(), Busy(xp)
+    shapes, busy = resnet50(1 if most >= 1_000_000 else 64), Busy(xp)
 
     def made(seed: int) -> dict[str, Any]:
         generator = xp.random.default_rng(seed)
@@ -283,7 +286,7 @@ def main(sizes: list[int]) -> int:
     import cupy
 
     parts = {"staging": partial(staging, nbytes=min(STAGED, 4 * max(sizes)))}
-    parts |= {f"{n}": partial(kernels, n=n) for n in sizes[:1]} | {"scalecom": scalecom}
+    parts |= {f"{n}": partial(kernels, n=n) for n in sizes[:1]} | {"scalecom": partial(scalecom, most=max(sizes))}
     parts |= {f"{n}": partial(kernels, n=n) for n in sizes[1:]}  # the longest last: they may be cut
     wrong = 0
     for name, part in parts.items():

@@ -35,10 +35,16 @@ class Dense(Exchange[Everything, Vectors]):
     codecs = "addable"
 
     def choose(self, us: list[Compensated], ctx: StepContext) -> Everything:
+        if self._sends_values(ctx) and ctx.check_finite and ctx.codec.may_overflow(ctx.dtype):
+            return Everything([0] * len(us))  # the sum shows it, which is checked in any case
         return Everything([ctx.overflows(u) for u in us])
 
+    def _sends_values(self, ctx: StepContext) -> bool:
+        """True if the values of one worker travel, encoded as the exchange goes on."""
+        return ctx.workers.most == 1 and not ctx.remembers and not ctx.codec.shares_scale
+
     def encode(self, us: list[Compensated], choice: Everything, ctx: StepContext) -> Vectors:
-        if ctx.workers.most == 1 and not ctx.remembers and not ctx.codec.shares_scale:
+        if self._sends_values(ctx):
             return Vectors(None, us[0], [Sent(None, us[0].gradient)])  # not read
         places = [ctx.place(worker, None) for worker in range(len(us))]
         # Integers of a unit are arrays of their own; other codes may be the values, and are overwritten.

@@ -349,9 +349,13 @@ def test_a_mean_in_the_place_of_the_gradients_has_the_same_bits(comm, seed, text
 
 def test_a_refused_step_leaves_the_gradients_whose_place_the_mean_was_to_take(comm, seed):
     whole = gradient(seed, comm.rank, 0, 900) + 1.5
-    for text, wrong, error in (("half", 1e5, "overflowed"), ("dense", np.nan, r"gradient\[899\] is nan")):
+    for text, wrong, error in (("half", 1e5, "overflowed"), ("half", np.nan, r"gradient\[899\] is nan"),
+                               ("half", -np.inf, r"gradient\[899\] is -inf"),
+                               ("dense:values=bfloat16", np.nan, r"gradient\[899\] is nan"),
+                               ("dense", np.nan, r"gradient\[899\] is nan")):  # fmt: skip
         x = whole.copy()
-        x[-1] = wrong
+        if comm.rank == comm.size - 1:
+            x[-1] = wrong
         kept = x.copy()
         with pytest.raises(NonFiniteGradient, match=error):
             mpicomp.Reducer(comm, text).reduce(x, out=x)
