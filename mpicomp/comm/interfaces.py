@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """Bytes and messages that this rank has exchanged since its ``Comm`` was made.
+    """Bytes and messages of calls that this rank has exchanged since its ``Comm`` was made.
+
+    The messages by which a communicator measures its network, once, are not counted.
 
     Attributes
     ----------

@@ -297,13 +297,15 @@ class MpiLink:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second that a rank sends to its neighbour; the first use is collective."""
+        """Bytes per second that a rank sends to its neighbour; the first use is collective, and is not counted."""
         if self._bandwidth is None:
             patient, self.patient = self.patient, False  # naps would count as a slow network
+            counted = self.bytes_sent, self.bytes_received, self.messages, self.modelled
             try:
                 self._bandwidth = segments.bandwidth(self, self.comm.Barrier)
             finally:
                 self.patient = patient
+                self.bytes_sent, self.bytes_received, self.messages, self.modelled = counted
         return self._bandwidth
 
     def wait_patiently(self, patient: bool = True) -> None:

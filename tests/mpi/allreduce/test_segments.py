@@ -51,6 +51,12 @@ def test_the_network_is_measured_by_messages_that_need_no_answer(scattered, limi
     assert rate > 0 and max(sent) <= segments.EAGER_BYTES and sum(sent) == probes * segments.PROBE_BYTES
 
 
+def test_measuring_the_network_is_not_counted(scattered):
+    before = scattered.traffic
+    assert scattered._engine.link.bandwidth > 0
+    assert scattered.traffic == before
+
+
 def test_short_messages_and_one_node_need_no_measuring(scattered, world, monkeypatch):
     monkeypatch.setattr(segments, "bandwidth", None)
     assert chosen(scattered, message=segments.LEAST_BYTES - 1) == USUAL
