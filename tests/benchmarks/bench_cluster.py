@@ -69,7 +69,7 @@ TRAINED = {
 
 def accuracy_at(rate):
     def figure(quick):
-        data = Path(os.environ.get("MPICOMP_DATA", HERE.parents[1] / "shared" / "data")) / "fashion-mnist"
+        data = Path(os.environ.get("MPICOMP_DATA", HERE.parents[2] / "shared" / "data")) / "fashion-mnist"
         command = ["python", "-m", "mpicomp.cli", "train", "vision", "--data", data, "--batch", 64, "--eval-every", 50]
         command += ["--epochs", 0.02 if quick else 2, "--json"]
         rows, raw = [], {}

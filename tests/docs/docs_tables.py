@@ -84,7 +84,7 @@ ROWS = {
         "": "network", "exchange of": "exchange of", "predicted ms": "predicted, ms", "measured ms": "measured, ms",
         "off, at most 15 %": "error, at most 15 %"}),
 }  # fmt: skip
-IN_README = ("native", "ring", "topk:density=0.01", "scalecom:chunk=112,beta=0.1")
+IN_README = ("native", "ring", "half", "topk:density=0.01", "scalecom:chunk=112,beta=0.1")
 
 
 def results(name):
@@ -170,7 +170,9 @@ def hook(name):
     """A hook's name as it is written in code."""
     if name.startswith("ddp_hook "):
         return f'`mpicomp.torch.ddp_hook(comm, "{name.removeprefix("ddp_hook ")}")`'
-    return name.replace(", Gloo", " over Gloo")
+    if name.startswith("Reducer "):
+        return f'`mpicomp.Reducer(comm, "{name.removeprefix("Reducer ")}")`'
+    return name.replace(", Gloo", " over Gloo").replace("backend mpicomp", "backend `mpicomp`")
 
 
 def to_accuracy():
