@@ -47,8 +47,8 @@ class Reducer:
     """Average gradients over all ranks by a scheme, with the unsent part kept in error memory.
 
     Every step is ``compensate -> choose -> agree -> encode -> combine || update``. Before anything is sent, ranks
-    compare what they are about to do (step, scheme, shapes) and whether their gradients are finite. A step that is
-    refused or skipped leaves the error memory as it was.
+    compare what they are about to do (step, scheme, shapes) and whether their gradients are finite; ``half`` checks
+    the sum instead. A step that is refused or skipped leaves the error memory as it was.
 
     Parameters
     ----------
