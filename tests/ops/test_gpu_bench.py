@@ -117,8 +117,8 @@ def test_a_device_is_kept_busy_for_as_long_as_asked(xp, monkeypatch):
 
 def test_a_step_of_scalecom_can_be_called(xp, busy, monkeypatch):
     monkeypatch.setattr(bench, "Busy", lambda xp: busy)
-    monkeypatch.setattr(bench, "resnet50", lambda: [(8, 3, 7, 7), (64,), (7,), (40, 9)])
-    (found,) = bench.scalecom(xp)
+    monkeypatch.setattr(bench, "resnet50", lambda divisor: [(8, 3, 7, 7), (64,), (7,), (40, 9)])
+    (found,) = bench.scalecom(xp, 1000)
     assert found["elements"] == 8 * 3 * 49 + 64 + 7 + 360
     assert found["beyond_memory_s"] == pytest.approx(found["seconds"] * (1 - found["of_copy"]))
 
