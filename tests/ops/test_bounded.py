@@ -83,6 +83,22 @@ def assert_bounded(out, x, bound, divisor=1):
             assert str(got) == str(value)
 
 
+def test_more_headers_than_a_block_of_threads_reads(ops, rng):
+    """Escaped blocks are counted, and a wrong header is found, in the last block as in the first."""
+    x, bound = rng.standard_normal(300 * BLOCK + 5).astype(np.float32), 1e-3
+    x[[0, -1]] = np.nan
+    stream, escaped = encoded(ops, x, bound)
+    expected, _ = encoded(oracle, x, bound)
+    assert_same(stream, expected)
+    assert escaped == 2
+    assert_same(decoded(ops, stream, x.size, x.dtype, bound), decoded(oracle, stream, x.size, x.dtype, bound))
+    for block in (0, 300):
+        wrong = stream.copy()
+        wrong[4 * block : 4 * block + 4] = 0xFE, 0xFF, 0xFF, 0xFF
+        with pytest.raises(InvalidArgument, match="codes must hold one whole stream"):
+            decoded(ops, wrong, x.size, x.dtype, bound)
+
+
 @pytest.mark.parametrize("dtype", REALS)
 def test_streams_are_the_oracles(ops, rng, dtype):
     for n in (*SIZES, LONG):
