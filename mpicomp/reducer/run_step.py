@@ -110,7 +110,7 @@ class Pipeline:
             memory.set_shift(g.copy(), mean)
 
     def error_of_gradients(self, prepared: Prepared, bucket: Bucket, ctx: StepContext) -> NonFiniteGradient | None:
-        """The same after the exchange, if the mean is not finite: a plain mean of codes is not looked for it before."""
+        """Search this rank's gradients after an exchange whose mean is not finite; the error about them, if any."""
         found = [ctx.ops.count_nonfinite(g)[0] for g in prepared.flat]
         return self.nonfinite_error(prepared._replace(nonfinite=found), bucket, ctx)
 

@@ -307,7 +307,7 @@ def compare_read_and_added(ops, stream, n, dtype):
 
 
 def read_and_added(implementation, stream, n, dtype):
-    """The values of a stream, and of its sum with itself; what is refused is the error's message."""
+    """The values of a stream and of its sum with itself; the error message of a refused one."""
     found = []
     with np.errstate(all="ignore"):
         for read in (lambda: decoded(implementation, stream, n, dtype, 0.5, 3),

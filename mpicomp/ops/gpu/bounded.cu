@@ -60,14 +60,6 @@ template <typename W> __device__ inline W any_lane(W value) {
 #endif
 }
 
-template <typename W> __device__ inline W sum_up(W value) {
-    for (int by = 1; by < warp_size; by *= 2) {
-        const W below = __shfl_up_sync(all_lanes, value, by);
-        if (lane_index() >= by) value += below;
-    }
-    return value;
-}
-
 // The values of a block; those behind the last one are as it is.
 template <typename T> __device__ inline Lane<T> values_of(const T* x, long long begin, long long n) {
     Lane<T> values;
@@ -232,7 +224,7 @@ template <typename T> __device__ inline Lane<Word<T>> read_integers(unsigned hea
                 last = start = read_first<T>(bytes, first);
                 first += order * bytes;
             }
-            x.of[g] = last + sum_up(x.of[g]);
+            x.of[g] = last + running_sum(x.of[g]);
             last = __shfl_sync(all_lanes, x.of[g], group_size - 1);
             if (anew && lane < k) x.of[g] -= start;
         }

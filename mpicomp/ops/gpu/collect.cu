@@ -115,15 +115,8 @@ __device__ inline void compact(const Board& board, long long first, long long t,
                 if (tied && keys[round][j] == key) equal[turn] |= bit, equals[turn] += one;
             }
         const unsigned own_aboves = aboves[turn], own_equals = equals[turn];
-#pragma unroll
-        for (int offset = 1; offset < warp_size; offset *= 2) {  // running sums over the lanes
-            const unsigned more_aboves = __shfl_up_sync(all_lanes, aboves[turn], offset);
-            if (lane >= offset) aboves[turn] += more_aboves;
-            if constexpr (tied) {
-                const unsigned more_equals = __shfl_up_sync(all_lanes, equals[turn], offset);
-                if (lane >= offset) equals[turn] += more_equals;
-            }
-        }
+        aboves[turn] = running_sum(aboves[turn]);
+        if constexpr (tied) equals[turn] = running_sum(equals[turn]);
         if (lane == warp_size - 1)
 #pragma unroll
             for (int round = 0; round < rounds; ++round)
@@ -138,11 +131,7 @@ __device__ inline void compact(const Board& board, long long first, long long t,
 #pragma unroll
         for (int turn = 0; turn < turns; ++turn) {
             const int own = of_warp[turn][lane];
-            int sum = own;
-            for (int offset = 1; offset < warp_size; offset *= 2) {
-                const int below = __shfl_up_sync(all_lanes, sum, offset);
-                if (lane >= offset) sum += below;
-            }
+            const int sum = running_sum(own);
             of_warp[turn][lane] = all + sum - own;
             all += __shfl_sync(all_lanes, sum, warp_size - 1);
         }

@@ -118,6 +118,15 @@ __device__ inline void visit(const T* memory, const T* grad, long long n, F f) {
     visit_by(grid_index(), grid_size(), memory, grad, n, f);
 }
 
+// Sum over the lanes of a warp up to this one.
+template <typename T> __device__ inline T running_sum(T value) {
+    for (int offset = 1; offset < warp_size; offset *= 2) {
+        const T below = __shfl_up_sync(all_lanes, value, offset);
+        if ((int)threadIdx.x % warp_size >= offset) value += below;
+    }
+    return value;
+}
+
 // Sum over the block, the same order every time; the result is right in thread 0. All threads must call it.
 template <typename T> __device__ inline T block_sum(T value) {
     __shared__ T of_warp[threads / warp_size];

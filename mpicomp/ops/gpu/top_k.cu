@@ -28,11 +28,7 @@ __device__ inline void choose_digit(long long prefix, unsigned long long wanted,
     for (int j = 0; j < each; ++j) own[j] = counts[highest - j];
 #pragma unroll
     for (int j = 0; j < each; ++j) mine += own[j], counts[highest - j] = 0;
-    unsigned long long until = mine;
-    for (int offset = 1; offset < warp_size; offset *= 2) {
-        const unsigned long long below = __shfl_up_sync(all_lanes, until, offset);
-        if (lane >= offset) until += below;
-    }
+    unsigned long long until = running_sum(mine);
     if (lane == warp_size - 1) of_warp[warp] = until;
     __syncthreads();
     for (int other = 0; other < warp; ++other) until += of_warp[other];
@@ -89,11 +85,7 @@ __global__ void guess(const T* memory, const T* grad, long long n, long long wan
             if (keys[j] >> before == found >> before) atomicAdd(&tallies[keys[j] >> shift & ((1 << bits) - 1)], 1);
         __syncthreads();
         const int mine = tallies[threads - 1 - threadIdx.x];
-        int sum = mine;
-        for (int offset = 1; offset < warp_size; offset *= 2) {
-            const int more = __shfl_up_sync(all_lanes, sum, offset);
-            if (lane >= offset) sum += more;
-        }
+        int sum = running_sum(mine);
         if (lane == warp_size - 1) of_warp[warp] = sum;
         sum += above;
         __syncthreads();

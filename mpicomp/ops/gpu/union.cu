@@ -54,11 +54,7 @@ __global__ void write_union(const long long* table, long long count, long long n
         for (long long begin = t * tile; begin < stop; begin += union_piece) {
             const long long end = min(begin + union_piece, stop);
             const unsigned word = begin + 32 * threadIdx.x < end ? words[begin / 32 + threadIdx.x] : 0;
-            int until = __popc(word);  // running sums, over the lanes and over the warps
-            for (int offset = 1; offset < warp_size; offset *= 2) {
-                const int below = __shfl_up_sync(all_lanes, until, offset);
-                if (lane >= offset) until += below;
-            }
+            const int until = running_sum(__popc(word));
             if (lane == warp_size - 1) of_warp[warp] = until;
             __syncthreads();
             int own = until - __popc(word), all = 0;
