@@ -98,6 +98,15 @@ def test_errors_are_as_documented(format, dtype, rng):
             assert_within(decoded(oracle, encoded(oracle, x, format, key), format, x.size, dtype), x, format, key)
 
 
+@all_reals
+@all_formats
+def test_no_value_exceeds_the_largest_of_its_block(ops, rng, format, dtype):
+    x = np.zeros((1000, BLOCK), dtype)
+    x[:, 0] = rng.uniform(127 / 64, 2, len(x))  # one in 32 has a quotient that float32 rounds up to the bits of a scale
+    out = decoded(ops, encoded(ops, x.ravel(), format), format, x.size, dtype)
+    assert (np.abs(out) <= np.repeat(x[:, 0], BLOCK)).all()
+
+
 @HYPOTHESIS
 @given(data=st.data())
 def test_any_values_are_within_the_documented_error(data):

@@ -129,7 +129,8 @@ KERNEL Bits<T> largest_magnitude(const T* x, std::size_t n) {
 template <class T, class Format>
 KERNEL std::uint32_t scale_of(Bits<T> largest) {
     if (largest >= Real<T>::infinity) return 0x7ff80000;
-    const double scale = std::max(real_of<T>(largest) / static_cast<T>(Format::top), std::numeric_limits<T>::min());
+    constexpr double smallest = std::numeric_limits<T>::min();
+    const double scale = std::max(real_of<T>(largest) / static_cast<double>(Format::top), smallest);
     return static_cast<std::uint32_t>(static_cast<std::uint64_t>(bits_of(scale)) >> 32);
 }
 

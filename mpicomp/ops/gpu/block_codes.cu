@@ -82,7 +82,7 @@ __device__ inline long long block_step() { return grid_size() / warp_size; }
 template <typename T, typename F> __device__ inline unsigned scale_of(Bits<T> largest) {
     constexpr Bits<T> smallest_normal = (Bits<T>)1 << Format<T>::fraction_bits;
     if (largest >= Real<T>::infinity) return 0x7ff80000;
-    const double scale = max(Real<T>::value(largest) / (T)F::top, Real<T>::value(smallest_normal));
+    const double scale = max(Real<T>::value(largest) / (double)F::top, (double)Real<T>::value(smallest_normal));
     return (unsigned)((unsigned long long)__double_as_longlong(scale) >> 32);
 }
 

@@ -2,9 +2,10 @@
 
 Blocks follow one another, the last one may be shorter: the bytes of whole blocks are those of the vector's parts.
 A block is its scale, 4 bytes, then its codes. The scale is a float64 with 20 fraction bits, of which the upper half is
-stored, little-endian: s = max(``max|x|`` / largest code, smallest normal number), computed in x's precision and cut off
-to these bits, so that no decoded value exceeds the block's largest in magnitude. If an element is not finite, the scale
-is NaN, all codes are 0, and the block is decoded as NaN.
+stored, little-endian: s = max(``max|x|`` / largest code, smallest normal number of x's precision), computed in float64
+and cut off to these bits, so that no decoded value exceeds the block's largest in magnitude (a quotient in float32 may
+be rounded up to such bits). If an element is not finite, the scale is NaN, all codes are 0, and the block is decoded as
+NaN.
 
 =======  =========  ============  =================================================================================
 Format   Scale      Bits          Code of v = x * (1 / s), computed in x's precision
@@ -62,8 +63,8 @@ def decode_blocks(codes: Array, format: str, out: Array) -> None:
 def _scale_of(block: Array, top: int) -> np.floating:
     if not np.isfinite(block).all():
         return block.dtype.type(np.nan)
-    scale = np.maximum(np.abs(block).max() / block.dtype.type(top), np.finfo(block.dtype).tiny)
-    cut = np.float64(scale).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
+    scale = np.maximum(np.float64(np.abs(block).max()) / top, np.finfo(block.dtype).tiny)
+    cut = scale.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
     return block.dtype.type(cut.view(np.float64))
 
 
