@@ -14,6 +14,7 @@ Reference     the "pairwise" reduce-scatter of Thakur, Rabenseifner, Gropp 2005,
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from .._util.partition import chunk_count, partition
 from ..types import Array
@@ -24,6 +25,8 @@ from .segments import segments, wait_all
 SEGMENT_BYTES = 1 << 19
 WINDOW = 2  # segments of each rank in flight: one is received while the other is added
 
+Segments = Callable[[int, int], Array]  # of a vector, by block and index
+
 
 def allreduce(
     link: Link, work: Array, op: str, ops: Arithmetic, scratch: Scratch, factor: float = 1.0,
@@ -31,79 +34,100 @@ def allreduce(
 ) -> None:
     if link.size == 1 or work.size == 0:
         return
-    summation = Summation(op, ops, scratch, kind, factor)
-    Blocks(link, work).run(summation, scratch, work if source is None else source, shares=True)
+    blocks, summation = Blocks(link, work.size, work), Summation(op, ops, scratch, kind, factor)
+    result = blocks.of(work)
+    blocks.combine(summation, scratch, result if source is None else blocks.of(source), result, shares=True)
 
 
 def reduce_scatter(link: Link, source: Array, out: Array, op: str, ops: Arithmetic, scratch: Scratch,
                    kind: str | None = None) -> None:
     """Write this rank's block of the reduction of ``source`` into ``out``; all blocks have one length."""
-    Blocks(link, source).run(Summation(op, ops, scratch, kind, 1.0), scratch, source, out)
+    blocks = Blocks(link, source.size, source)
+    blocks.combine(Summation(op, ops, scratch, kind, 1.0), scratch, blocks.of(source), blocks.own(out))
 
 
 class Blocks:
-    """The block of a vector that each rank sums, and its way there and back."""
+    """The block of a vector of ``n`` elements that each rank combines, in segments, and its way there and back.
 
-    def __init__(self, link: Link, work: Array) -> None:
-        self.link, self.work = link, work
-        self.counts, self.displs = partition(work.size, link.size)
+    What travels has the dtype of ``like`` and is on its device.
+    """
+
+    def __init__(self, link: Link, n: int, like: Array) -> None:
+        self.link = link
+        self.counts, self.displs = partition(n, link.size)
         self.peers = [(link.rank + shift) % link.size for shift in range(1, link.size)]
+        longest = self.counts[0]
+        nbytes, most = segments(link, like, longest * like.itemsize, (SEGMENT_BYTES, WINDOW))
+        self.window = max(WINDOW, most // len(self.peers))  # each of which is sent as many
+        self.length = max(1, min(longest, nbytes // like.itemsize))  # elements per segment
+        self.indices = range(chunk_count(longest, self.length))  # of a block's segments
 
-    def _cut(self, nbytes: int, window: int) -> tuple[int, range, int]:
-        """Return the elements per segment, the numbers of a block's segments, and how many are in flight."""
-        longest, itemsize = self.counts[0], self.work.itemsize
-        nbytes, most = segments(self.link, self.work, longest * itemsize, (nbytes, window))
-        window = max(window, most // len(self.peers))  # each of which is sent as many
-        length = max(1, min(longest, nbytes // itemsize))
-        return length, range(chunk_count(longest, length)), window
+    def span(self, block: int, index: int) -> tuple[int, int]:
+        """Return the first element of a segment of a block, and the one behind its last."""
+        end = self.displs[block] + self.counts[block]
+        begin = min(end, self.displs[block] + index * self.length)
+        return begin, min(end, begin + self.length)
 
-    def _segment(self, block: int, index: int, length: int, vector: Array | None = None) -> Array:
-        """Return a segment of a block of ``work``, or of another vector."""
-        begin = self.displs[block] + index * length
-        vector = self.work if vector is None else vector
-        return vector[begin : max(begin, min(begin + length, self.displs[block] + self.counts[block]))]
+    def of(self, vector: Array, begin: int = 0) -> Segments:
+        """Return the segments of a vector, or of a part of it that starts at ``begin``."""
+        def segment(block: int, index: int) -> Array:
+            first, last = self.span(block, index)
+            return vector[first - begin : last - begin]
 
-    def run(self, summation: Summation, scratch: Scratch, source: Array, out: Array | None = None,
-            shares: bool = False) -> None:
-        """Combine the pieces of this rank's block of ``source`` into the block of ``work``, or into ``out``.
+        return segment
 
-        ``shares``: every combined segment goes to all ranks, while pieces of the next ones come in.
+    def own(self, block: Array) -> Segments:
+        """Return the segments of this rank's block."""
+        return self.of(block, self.displs[self.link.rank])
+
+    def slots(self, scratch: Scratch, slot: str = "") -> Callable[[int, int, int], Array]:
+        """Return room for a segment from, or to, each rank: for as many of a block as are in flight."""
+        array, size = scratch(self.window * self.link.size * self.length, slot=slot), self.link.size
+
+        def room(rank: int, block: int, index: int) -> Array:
+            at = (index % self.window * size + rank) * self.length
+            begin, end = self.span(block, index)
+            return array[at : at + end - begin]
+
+        return room
+
+    def combine(self, summation: Summation, scratch: Scratch, source: Segments, result: Segments,
+                done: Callable[[Array], None] | None = None, shares: bool = False) -> None:
+        """Combine the pieces of this rank's block of ``source``, each asked for once, into ``result``.
+
+        ``done`` is called with every combined segment. ``shares``: it goes to all ranks, while pieces of the next ones
+        come in.
         """
-        link, rank, size = self.link, self.link.rank, self.link.size
-        length, indices, window = self._cut(SEGMENT_BYTES, WINDOW)
-        slots = scratch(window * size * length)
-
-        def slot(sender: int, index: int) -> Array:
-            begin = ((index % window) * size + sender) * length
-            return slots[begin : begin + self._segment(rank, index, length).size]
+        link, rank, window = self.link, self.link.rank, self.window
+        slots = self.slots(scratch)
 
         def start(index: int) -> tuple[list[object], list[object]]:
-            received = [link.irecv(slot(peer, index), peer) for peer in reversed(self.peers)]
-            return received, [link.isend(self._segment(peer, index, length, source), peer) for peer in self.peers]
+            received = [link.irecv(slots(peer, rank, index), peer) for peer in reversed(self.peers)]
+            return received, [link.isend(source(peer, index), peer) for peer in self.peers]
 
-        def share(index: int) -> list[object]:
-            received = [link.irecv(self._segment(peer, index, length), peer) for peer in reversed(self.peers)]
-            own = self._segment(rank, index, length)
-            return received + [link.isend(own, peer) for peer in self.peers]
-
-        started = deque(start(index) for index in indices[: window - 1])
+        started = deque(start(index) for index in self.indices[: window - 1])
         shared: deque[list[object]] = deque()
-        for index in indices:
-            if index + window - 1 in indices:
+        for index in self.indices:
+            if index + window - 1 in self.indices:
                 started.append(start(index + window - 1))
             received, sent = started.popleft()
             wait_all(link, received)
-            own = self._segment(rank, index, length, source)
-            pieces = [own if other == rank else slot(other, index) for other in range(size)]
-            place = self._segment(rank, index, length) if out is None else out[index * length :][: own.size]
-            summation.run(pieces, place)
+            own, total = source(rank, index), result(rank, index)
+            summation.run([own if other == rank else slots(other, rank, index) for other in range(link.size)], total)
+            if done is not None:
+                done(total)
             wait_all(link, sent)  # results replace these
             if shares:
-                shared.append(share(index))
+                shared.append(self.share(index, result, result))
             if len(shared) > window:
                 wait_all(link, shared.popleft())
         for requests in shared:
             wait_all(link, requests)
+
+    def share(self, index: int, own: Segments, others: Segments) -> list[object]:
+        """Start to send a segment of this rank's block to all ranks, and to receive theirs."""
+        received = [self.link.irecv(others(peer, index), peer) for peer in reversed(self.peers)]
+        return received + [self.link.isend(own(self.link.rank, index), peer) for peer in self.peers]
 
 
 class Summation:

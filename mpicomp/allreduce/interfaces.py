@@ -45,6 +45,8 @@ class Arithmetic(Protocol):
 
     def add_widened(self, total: Array, bits: Array, kind: str, /) -> None: ...
 
+    def count_nonfinite(self, x: Array, /) -> tuple[int, int]: ...
+
 
 class Scratch(Protocol):
     """Work memory that is kept from call to call."""

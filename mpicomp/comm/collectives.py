@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -111,6 +111,34 @@ class Verbs(HasEngine):
         """Return the name of the schedule that runs for a requested one; the first use of a device is collective."""
         engine = self._engine
         return engine.reduction.schedule(target, op, engine.default if algorithm == "auto" else algorithm)
+
+    @logged
+    def sum_in_half(self, values: Callable[[int, int], Array], out: Array, kind: str, algorithm: str = "auto",
+                    factor: float = 1.0, finite: bool = True) -> bool:
+        """Sum float32 in host memory over all ranks into the flat ``out``; it travels in half precision.
+
+        Parameters
+        ----------
+        values : function of (begin, end)
+            This rank's values, each asked for once; they may lie in ``out``.
+        kind : {"float16", "bfloat16"}
+            Values are rounded to it, and so is their sum in float32.
+        factor : float
+            Every element of the result is multiplied by it.
+        finite : bool
+            Write nothing, and return False on all ranks, if an element of the sum is not finite.
+        """
+        engine = self._engine
+        allreduce.check_requested(algorithm)
+        engine.checks.verify(lambda: f"sum of {out.size} elements {out.dtype} in {kind}, algorithm={algorithm}")
+        schedule = self._schedule(Vector(out, kind, None), "sum", algorithm)
+        with engine.link.break_on_error:
+            summing = engine.reduction.in_half(out.size, kind, out, schedule)
+            all_finite = summing.add(values)
+            if finite and not engine.link.extremes(int(all_finite), False)[0]:
+                return False
+            summing.share(out, factor)
+        return True
 
     def wait_for(self, request: Request) -> None:
         """Wait for what is in flight and raise its error; meanwhile advance the work of `meanwhile`."""

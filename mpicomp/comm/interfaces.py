@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from operator import add, sub
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -212,6 +212,14 @@ class Communicator(Protocol):
         """Start a sum over all ranks into ``x``: of ``x`` itself, or of ``source``, which has no ``kind``.
 
         All-reduces run in the order in which they were started.
+        """
+
+    def sum_in_half(self, values: Callable[[int, int], Array], out: Array, kind: str, algorithm: str = "auto",
+                    factor: float = 1.0, finite: bool = True) -> bool:
+        """Sum float32 in host memory over all ranks into ``out``, times ``factor``; it travels in half precision.
+
+        ``values`` gives this rank's from an element to another, each once. If ``finite``, a sum that is not finite on
+        all ranks is not written: the result is False.
         """
 
     def wait_for(self, request: Request) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import numpy.typing as npt
 
 from .. import allreduce
 from ..allreduce import direct
 from ..allreduce.choice import schedule
 from ..allreduce.interfaces import Scratch
+from ..allreduce.narrowed import InHalf, in_half
 from ..errors import BufferRefused
 from ..ops import ops_for
 from ..ops.device import ON_HOST, Device, at_home
@@ -88,6 +90,12 @@ class Reduction:
         scratch = self.scratch_for(ops, work.dtype)
         with link.break_on_error:
             direct.reduce_scatter(link, work, target.array, op, ops, scratch, source.kind)
+
+    def in_half(self, n: int, kind: str, like: Array, schedule: str) -> InHalf:
+        """Return a sum of ``n`` float32 in host memory, as ``like``, that travel in the half precision ``kind``."""
+        ops = ops_for(like)
+        return in_half(self._link, n, kind, schedule, ops, self.scratch_for(ops, np.uint16),
+                       lambda bits: self.run(None, Vector(bits, kind, None), "sum", schedule))
 
     def _run_nccl(self, source: Vector, target: Vector, op: str, factor: float) -> None:
         """Queue NCCL's all-reduce on the current stream."""

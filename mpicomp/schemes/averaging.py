@@ -121,7 +121,7 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
     place : Place, optional
         Of the whole vector, if codes travel; else values do.
     target : array, optional
-        Receives the mean; may be what the parts are views of.
+        Receives the mean; may be what the parts are views of. Not the caller's if the codes may overflow.
     beside : bool
         Other work follows before the result is needed: then even a short vector is in flight.
     source : array, optional
@@ -153,16 +153,10 @@ def start_mean(like: Array, part: Callable[[int, int], Array], ctx: StepContext,
             started.append((0, wire, None))
         mean = ctx.ops.empty(like.size, ctx.dtype) if target is None else target
         narrows = ctx.check_finite and ctx.codec.may_overflow(ctx.dtype)
-        late = place if narrows and target is not None and target is ctx.target else None
         for begin, wire, request in started:
             if request is not None:
                 land(request, ctx)
-            if late is not None:  # the target is the caller's, which an overflow leaves as it is
-                _refuse_overflow(wire, begin, late, ctx)
-            else:
-                _read(wire, mean, begin, place, ctx, narrows)
-        for begin, wire, _ in started if late is not None else ():
-            _read(wire, mean, begin, place, ctx, False)
+            _read(wire, mean, begin, place, ctx, narrows)
         return mean
 
     return finish
@@ -175,26 +169,13 @@ def _read(wire: Array, mean: Array, begin: int, place: Place | None, ctx: StepCo
         if not overlap(wire, mean):
             mean[:] = wire
         return
-    for first, last in pieces(0, wire.size, _part(wire)):
+    at_once = PART if isinstance(wire, np.ndarray) else max(1, wire.size)  # a device does all at once
+    for first, last in pieces(0, wire.size, at_once):
         here = mean[first:last]
         ctx.codec.decode_into(here, wire[first:last], place.part(begin + first, begin + last), ctx)
         if may_overflow:
             ctx.refuse_overflow(here)
         ctx.scale(here)
-
-
-def _refuse_overflow(wire: Array, begin: int, place: Place, ctx: StepContext) -> None:
-    """Raise if a bucket's sum, the same on all ranks, is not finite."""
-    room = ctx.scratch.array("sum", _part(wire), ctx.dtype)
-    for first, last in pieces(0, wire.size, _part(wire)):
-        values = room[: last - first]
-        ctx.codec.decode_into(values, wire[first:last], place.part(begin + first, begin + last), ctx)
-        ctx.refuse_overflow(values)
-
-
-def _part(wire: Array) -> int:
-    """Elements of a bucket that are decoded at once: they stay in the cache; on a device all."""
-    return PART if isinstance(wire, np.ndarray) else max(1, wire.size)
 
 
 def cuts(like: Array, ctx: StepContext) -> list[tuple[int, int]]:

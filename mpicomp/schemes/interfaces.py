@@ -109,8 +109,13 @@ class StepContext:
     def refuse_overflow(self, values: Array) -> None:
         """Raise if the codec's narrower numbers became infinite in the mean, or the sum, that all ranks have."""
         if self.check_finite and self.codec.may_overflow(self.dtype) and self.ops.count_nonfinite(values)[0]:
-            raise NonFiniteGradient(f"values={self.codec.kind or self.codec.wire_dtype(self.dtype)} overflowed in "
-                                    f"step {self.number}: use values=float32")
+            raise self.overflow
+
+    @property
+    def overflow(self) -> NonFiniteGradient:
+        """The error about a mean in which the codec's narrower numbers became infinite."""
+        return NonFiniteGradient(f"values={self.codec.kind or self.codec.wire_dtype(self.dtype)} overflowed in "
+                                 f"step {self.number}: use values=float32")
 
     def misfits(self, values: Array) -> Misfits | None:
         """The ``values`` that become infinite in the result's dtype; None if there are none."""
@@ -317,6 +322,10 @@ class Codec(Part, Protocol):
     def code_nbytes(self, count: int, dtype: np.dtype) -> int:
         """Bytes of the codes of ``count`` values, of codecs with a ``block``."""
         raise TypeError(f"codec {self.name} has no block")
+
+    def half(self, dtype: np.dtype) -> str | None:
+        """The half precision that values of ``dtype`` travel in, if ``ops.narrow`` and ``ops.widen`` are the codec."""
+        return None
 
     def may_overflow(self, dtype: np.dtype) -> bool:
         """True if a finite value of ``dtype`` may become infinite, by itself or in a sum of few."""

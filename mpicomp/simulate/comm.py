@@ -7,21 +7,24 @@ the messages of one rank.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, cast
 
 import numpy as np
 
 from .. import allreduce
 from ..allreduce.choice import schedule
+from ..allreduce.interfaces import Scratch
+from ..allreduce.narrowed import in_half
 from ..comm.allgather import gather_to_all
 from ..comm.broadcast import broadcast
 from ..comm.buffers import Vector
 from ..comm.interfaces import Levels, Request
 from ..types import Array
 from .ghost import Ghost, Tiled, Unknown, as_array, as_ghost
+from .ghost_ops import as_ops
 from .link import RecordingLink
 from .tape import Tape
 
@@ -91,6 +94,20 @@ class Allreduce:
             return
         options = {"kind": self.half} if self.half and chosen != "native" else {}
         allreduce.get(chosen)(link, flat, self.op, ops, link.scratch(self.dtype), self.factor, source, **options)
+
+
+@dataclass(frozen=True)
+class SumInHalf(Allreduce):
+    """Sum of ``n`` float32 that travel as ``dtype``, the half precision ``kind``; ranks agree that it is finite."""
+
+    def play(self, link: RecordingLink) -> None:
+        ops, chosen, scratch = as_ops(link.ops), self.schedule(link), cast(Scratch, link.scratch(self.dtype))
+        values = as_array(Ghost(link.ops, self.n, np.float32))
+        codes = replace(self, factor=1.0)
+        summing = in_half(link, self.n, str(self.kind), chosen, ops, scratch, lambda bits: Allreduce.play(codes, link))
+        summing.add(lambda begin, end: values[begin:end])
+        Agreement().play(link)
+        summing.share(values, self.factor)
 
 
 @dataclass(frozen=True)
@@ -263,6 +280,15 @@ class RecordingComm:
         if isinstance(recvbuf, np.ndarray):
             recvbuf[:] = sendbuf
         self._sum(recvbuf, "sum", factor)
+
+    def sum_in_half(self, values: Callable[[int, int], Array], out: Array, kind: str, algorithm: str = "auto",
+                    factor: float = 1.0, finite: bool = True) -> bool:
+        given = values(0, out.size)
+        self.call(SumInHalf(out.size, np.dtype(np.uint16), algorithm, "sum", kind, factor))
+        if isinstance(out, np.ndarray):
+            out[:] = given
+        self._sum(out, "sum", factor)
+        return True
 
     def _sum(self, x: Array, op: str, factor: float) -> None:
         if isinstance(x, np.ndarray) and op == "sum":

@@ -72,12 +72,16 @@ class Float(Codec):
         return values.astype(ctx.dtype, copy=False)
 
     def decode_into(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
-        kind = self._half(ctx.dtype)
-        if kind is None or values.dtype != np.float32 or type(self).decode is not Float.decode:
+        kind = self.half(ctx.dtype)
+        if kind is None or values.dtype != np.float32:
             super().decode_into(values, codes, place, ctx)
             return
         require_bytes(codes, place.size * 2)
         ctx.ops.widen(values, codes.view(np.uint16), kind)
+
+    def half(self, dtype: np.dtype) -> str | None:
+        own = type(self).encode is not Float.encode or type(self).decode is not Float.decode
+        return None if own or dtype != np.float32 else self._half(dtype)
 
     def _half(self, dtype: np.dtype) -> str | None:
         """The kernels' name of the half precision that values of ``dtype`` travel in, if they are for them to convert.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...ops.device import device_of
 from ...types import Array, overlap
 from .. import averaging
 from ..interfaces import Exchange, StepContext
@@ -22,7 +23,8 @@ class Dense(Exchange[Everything, Vectors]):
     """All-reduce of the encoded vectors.
 
     Schedule: a dense all-reduce of n codes, by the reducer's ``algorithm`` (before it one number if the codec's scale
-    is shared by all); long vectors in buckets, whose all-reduces are in flight at once.
+    is shared by all); long vectors in buckets, whose all-reduces are in flight at once. Half precision in host memory
+    is converted on the way (`mpicomp.allreduce.narrowed`).
     Cost: 2 (size-1)/size * n codes per rank, sent and received.
     Restrictions: codes must be addable; the selector is not asked; several workers on one rank are added first.
     Reference: see the files of ``mpicomp.allreduce``.
@@ -65,24 +67,33 @@ class Dense(Exchange[Everything, Vectors]):
         return Exchanged(Mean(None, mean, ctx.n), message.sent, 8.0 * nbytes, finite=message.codes is None)
 
     def _encoded_on_the_way(self, u: Compensated, place: Place, ctx: StepContext) -> tuple[Array, int]:
-        """The mean, and the bytes of this worker's codes: each bucket is copied and encoded just before it leaves.
+        """The mean, and the bytes of this worker's codes: each part is copied and encoded just before it leaves.
 
         A narrowed vector needs no copy, and neither does a mean that may lie in the gradient's place.
         """
-        narrows = ctx.codec.may_overflow(ctx.dtype)
+        narrows, half = ctx.codec.may_overflow(ctx.dtype), ctx.codec.half(ctx.dtype)
+        in_half = half if device_of(u.gradient) is None else None
         nbytes = 0
         values = ctx.target
-        if values is None or (narrows and u.memory is not None):  # an overflow changes nothing that was given
+        if values is None or (narrows and not (in_half and u.memory is None)):  # an overflow leaves what was given
             values = ctx.scratch.array("dense-0", u.n, u.gradient.dtype)
         if u.memory is None and ctx.codec.sends_unchanged(ctx.dtype):
             return averaging.mean_of_values(u.gradient, values, ctx), values.nbytes
         unchanged = u.memory is None and (narrows or overlap(values, u.gradient))
 
+        def own(begin: int, end: int) -> Array:
+            here = u.span(begin, end)
+            return here.gradient if unchanged else here.copy_to(values[begin:end], ctx.ops)
+
+        if in_half:
+            factor = 1.0 / ctx.workers.total
+            if not ctx.comm.sum_in_half(own, values, in_half, ctx.algorithm, factor, ctx.check_finite):
+                raise ctx.overflow
+            return values, ctx.codec.code_nbytes(ctx.n, ctx.dtype)
+
         def part(begin: int, end: int) -> Array:
             nonlocal nbytes
-            here = u.span(begin, end)
-            own = here.gradient if unchanged else here.copy_to(values[begin:end], ctx.ops)
-            codes = ctx.codec.encode(own, place.part(begin, end), ctx)
+            codes = ctx.codec.encode(own(begin, end), place.part(begin, end), ctx)
             nbytes += codes.nbytes
             return codes
 
