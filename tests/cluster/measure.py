@@ -162,7 +162,7 @@ def methods(n, algorithms, schemes, iterations):
     calls = {"native": lambda: comm.Allreduce(x, out)}
     calls |= {name: lambda name=name: ours.Allreduce(x, out, algorithm=name) for name in algorithms}
     reducers = {text: mpicomp.Reducer(ours, text) for text in schemes}
-    calls |= {text: lambda one=one: one.reduce(gradient, out=out) for text, one in reducers.items()}
+    calls |= {text: lambda one=one: one.reduce_sparse(gradient) for text, one in reducers.items()}
     short = np.empty(1000, np.float32)
     comm.Allreduce(x[:1000].copy(), short)  # connects; the vector itself may take a minute
     for name in [name for name in calls if name != "native"]:

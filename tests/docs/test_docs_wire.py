@@ -99,7 +99,7 @@ SENT = {
     "gather, bitmap": lambda: gathered("topk-global:k=3,indices=bitmap")[0],
     "gather, plain": lambda: gathered("topk-global:k=3,indices=plain")[0],
     "gather, own": lambda: gathered("scalecom:chunk=256,exchange=gather", LONG)[0],
-    "gather, none": lambda: gathered("natural")[0],
+    "gather, none": lambda: gathered("natural:exchange=gather")[0],
     "float, values=float16": lambda: coded("half"),
     "float, values=bfloat16": lambda: coded("dense:values=bfloat16"),
     "scaled-integer, bits=8": lambda: coded("scaled-integer:bits=8"),

@@ -60,9 +60,9 @@ OTHERS = {
     "Strom 0.0326": ({"scheme": "strom:lam=0.0326"}, ""),
     "16-bit integers": ({"scheme": "scaled-integer"}, ""),
     "half": ({"scheme": "half"}, ""),
-    "natural": ({"scheme": "natural"}, ""),
+    "natural": ({"scheme": "natural", **ON_RANKS}, ""),
     "induced 1 %": ({"scheme": "induced:density=0.01"}, ""),
-    "stochastic rounding": ({"scheme": "stochastic-rounding"}, ""),
+    "stochastic rounding": ({"scheme": "stochastic-rounding", **ON_RANKS}, ""),
 }  # fmt: skip
 
 MANY = 8  # seeds: the difference of two runs has a standard deviation of 0.2 points

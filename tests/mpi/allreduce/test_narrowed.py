@@ -5,10 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from emulated_gpu import emulate, on_device, on_host
 
 from mpicomp import Comm, Reducer
 from mpicomp.allreduce import direct, narrowed, segments
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
+from mpicomp.schemes import averaging
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LENGTHS = (0, 1, 2, 7, 1000, 4099)
@@ -145,6 +147,22 @@ def test_half_is_the_mean(own, text, algorithm, seed):
         np.testing.assert_array_equal(x, before)
         if algorithm == "ring" and own.size > 1:
             assert reducer.stats.bytes_sent == pytest.approx(2 * (own.size - 1) / own.size * 2 * N, abs=8 * own.size)
+
+
+@pytest.mark.emulation
+@pytest.mark.parametrize("bucket_bytes", [4096, 1 << 40])
+def test_device_arrays_have_the_same_mean(own, bucket_bytes, monkeypatch, seed):
+    """In buckets that are encoded on the device; an overflow leaves what was given."""
+    monkeypatch.setattr(averaging, "BUCKET_BYTES", bucket_bytes)
+    x = np.random.default_rng([seed, own.rank]).integers(-9, 10, N).astype(np.float32)
+    mean = np.sum(own.allgather(x), axis=0, dtype=np.float32) * np.float32(1 / own.size)
+    with emulate():
+        reducer, out = Reducer(own, "half"), on_device(x)
+        reducer.reduce(on_device(x), out=out)
+        np.testing.assert_array_equal(on_host(out), mean)
+        with pytest.raises(NonFiniteGradient, match="values=float16 overflowed in step 1"):
+            reducer.reduce(on_device(np.full(N, 6e4 if own.size > 1 else 1e5, np.float32)), out=out)
+        np.testing.assert_array_equal(on_host(out), mean)
 
 
 @pytest.mark.parametrize("in_place", [False, True])

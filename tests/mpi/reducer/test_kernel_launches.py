@@ -117,7 +117,7 @@ QUANTISED = {
     "signsgd": ((11, 3, 1, 1), (13, 4, 1, 2)),
     "qsgd": ((8, 3, 1, 1), (10, 4, 1, 2)),
     "terngrad": ((10, 4, 1, 1), (12, 5, 1, 2)),
-    "natural": ((8, 4, 1, 1), (10, 5, 1, 3)),
+    "natural": ((11, 5, 1, 2), (16, 6, 4, 5)),
     "scaled-integer": ((7, 2, 0, 2), (7, 2, 0, 2)),
     "adacomp:bin=100": ((20, 11, 4, 6), (27, 15, 7, 8)),  # its lists may be packed in this form or that
 }

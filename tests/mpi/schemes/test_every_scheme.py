@@ -236,5 +236,7 @@ def test_ranks_do_what_virtual_workers_of_one_rank_do_but_for_trees_and_pieces(c
         assert 0.1 < different < 2
     elif spread.scheme.part_names["codec"] == "blocks":  # which lie otherwise in other pieces
         assert different < 8 * HALF_STEP[spread.scheme.options["format"]]
+    elif spread.scheme.name == "natural":  # draws otherwise in other pieces
+        assert 0 < different < 0.75
     else:
         assert different < 2e-3  # `half` rounds in float16

@@ -15,7 +15,7 @@ N = 600
 # Every exchange and codec that may take turns, first those that send the least.
 TURNS = ("auto:error=1,candidates=topk-global/density=0.05+randomk/k=20+scalecom/chunk=16+gtopk/k=20+signsgd+"
          "sketchsgd/density=0.05/columns=64+adacomp/bin=20+arctopk/density=0.05/row=8/width=2+"
-         "natural/memory=residual+half/memory=residual+dense,"
+         "natural/memory=residual/exchange=gather+half/memory=residual+dense,"
          "layers=per-tensor")
 ALTERNATE = "auto:error=1,every=5,candidates=scalecom/chunk=16+dense"
 

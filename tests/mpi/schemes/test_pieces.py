@@ -263,8 +263,8 @@ def test_bytes_of_codes_of_known_length(comm, seed, workers):
 
 CODES = {  # bytes of the codes of 10 000 values, in two arrays
     "signsgd": 1250 + 2 * 4, "qsgd": 5000 + 20 * 4, "qsgd:levels=127,bucket=100": 10_000 + 100 * 4,
-    "terngrad": 2500 + 2 * 4, "natural": 10_000 + 4, "stochastic-rounding:unit=0.5": 10_000,
-    "stochastic-rounding": 20_000,
+    "terngrad": 2500 + 2 * 4, "natural:exchange=gather": 10_000 + 4,
+    "stochastic-rounding:exchange=gather,unit=0.5": 10_000, "stochastic-rounding:exchange=gather": 20_000,
 }
 
 
