@@ -108,12 +108,12 @@ class LowRank(Exchange[Factors, Factors]):
 
     def combine(self, message: Factors, ctx: StepContext) -> Exchanged:
         layout, us = message.layout, message.us
-        mean = ctx.ops.empty(ctx.n, ctx.dtype)
+        mean = averaging.room_for_mean("low-rank-mean", us, ctx)
         bits = self._matrices(us, layout, mean, ctx) if layout.matrices else 0.0
         sent = [Sent(None, mean)] * len(us)
         if layout.dense:
             dense, more = _dense(us, layout, mean, ctx)
-            sent, bits = [_sent(mean, own, layout, ctx) for own in dense], bits + more
+            sent, bits = [_sent(mean, own, worker, layout, ctx) for worker, own in enumerate(dense)], bits + more
         return Exchanged(Mean(None, mean, ctx.n), sent, bits)
 
     def check(self, ctx: StepContext) -> None:
@@ -204,9 +204,10 @@ def _dense(us: list[Compensated], layout: Layout, mean: Array, ctx: StepContext)
     return own, 8.0 * codes[0].nbytes
 
 
-def _sent(mean: Array, own: Array, layout: Layout, ctx: StepContext) -> Sent:
+def _sent(mean: Array, own: Array, worker: int, layout: Layout, ctx: StepContext) -> Sent:
     """Sent values of a worker: of matrices the mean, so that its memory keeps the difference; else its own values."""
-    values = mean.copy()
+    values = ctx.scratch.array(f"low-rank-sent-{worker}", ctx.n, ctx.dtype)  # fresh memory would take longer than the copy
+    values[:] = mean
     _unpack(own, layout, values, ctx.ops)
     return Sent(None, values)
 
