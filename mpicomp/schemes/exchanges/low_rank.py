@@ -206,7 +206,7 @@ def _dense(us: list[Compensated], layout: Layout, mean: Array, ctx: StepContext)
 
 def _sent(mean: Array, own: Array, worker: int, layout: Layout, ctx: StepContext) -> Sent:
     """Sent values of a worker: of matrices the mean, so that its memory keeps the difference; else its own values."""
-    values = ctx.scratch.array(f"low-rank-sent-{worker}", ctx.n, ctx.dtype)  # fresh memory would take longer than the copy
+    values = ctx.scratch.array(f"low-rank-sent-{worker}", ctx.n, ctx.dtype)  # fresh pages would take longer
     values[:] = mean
     _unpack(own, layout, values, ctx.ops)
     return Sent(None, values)
