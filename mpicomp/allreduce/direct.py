@@ -14,7 +14,8 @@ Reference     the "pairwise" reduce-scatter of Thakur, Rabenseifner, Gropp 2005,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from .._util.partition import chunk_count, partition
 from ..types import Array
@@ -26,6 +27,7 @@ SEGMENT_BYTES = 1 << 19
 WINDOW = 2  # segments of each rank in flight: one is received while the other is added
 
 Segments = Callable[[int, int], Array]  # of a vector, by block and index
+Started = TypeVar("Started")
 
 
 def allreduce(
@@ -91,6 +93,14 @@ class Blocks:
 
         return room
 
+    def ahead(self, start: Callable[[int], Started]) -> Iterator[tuple[int, Started]]:
+        """Yield every index and what ``start`` gave for it, which is called ``window - 1`` segments ahead."""
+        started = deque(map(start, self.indices[: self.window - 1]))
+        for index in self.indices:
+            if index + self.window - 1 in self.indices:
+                started.append(start(index + self.window - 1))
+            yield index, started.popleft()
+
     def combine(self, summation: Summation, scratch: Scratch, source: Segments, result: Segments,
                 done: Callable[[Array], None] | None = None, shares: bool = False) -> None:
         """Combine the pieces of this rank's block of ``source``, each asked for once, into ``result``.
@@ -98,19 +108,15 @@ class Blocks:
         ``done`` is called with every combined segment. ``shares``: it goes to all ranks, while pieces of the next ones
         come in.
         """
-        link, rank, window = self.link, self.link.rank, self.window
+        link, rank = self.link, self.link.rank
         slots = self.slots(scratch)
 
         def start(index: int) -> tuple[list[object], list[object]]:
             received = [link.irecv(slots(peer, rank, index), peer) for peer in reversed(self.peers)]
             return received, [link.isend(source(peer, index), peer) for peer in self.peers]
 
-        started = deque(start(index) for index in self.indices[: window - 1])
         shared: deque[list[object]] = deque()
-        for index in self.indices:
-            if index + window - 1 in self.indices:
-                started.append(start(index + window - 1))
-            received, sent = started.popleft()
+        for index, (received, sent) in self.ahead(start):
             wait_all(link, received)
             own, total = source(rank, index), result(rank, index)
             summation.run([own if other == rank else slots(other, rank, index) for other in range(link.size)], total)
@@ -119,7 +125,7 @@ class Blocks:
             wait_all(link, sent)  # results replace these
             if shares:
                 shared.append(self.share(index, result, result))
-            if len(shared) > window:
+            if len(shared) > self.window:
                 wait_all(link, shared.popleft())
         for requests in shared:
             wait_all(link, requests)

@@ -14,7 +14,6 @@ Reference     Micikevicius et al., "Mixed precision training", ICLR 2018.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 
 from .._util.partition import pieces
@@ -81,17 +80,14 @@ class Narrowed(InHalf):
 
     def share(self, out: Array, factor: float) -> None:
         blocks, slots = self._blocks, self._blocks.slots(self.scratch)
-        result, ahead, rank = blocks.of(out), blocks.window - 1, blocks.link.rank
+        result, rank = blocks.of(out), blocks.link.rank
 
         def start(index: int) -> list[object]:
             return blocks.share(index, self._sums, lambda peer, at: slots(peer, peer, at))
 
-        started = deque(start(index) for index in blocks.indices[:ahead])
-        for index in blocks.indices:
-            if index + ahead in blocks.indices:
-                started.append(start(index + ahead))
+        for index, requests in blocks.ahead(start):
             self.widen(result(rank, index), self._sums(rank, index), factor)
-            wait_all(blocks.link, started.popleft())
+            wait_all(blocks.link, requests)
             for peer in blocks.peers:
                 self.widen(result(peer, index), slots(peer, peer, index), factor)
 

@@ -71,8 +71,8 @@ class Dense(Exchange[Everything, Vectors]):
 
         A narrowed vector needs no copy, and neither does a mean that may lie in the gradient's place.
         """
-        narrows, half = ctx.codec.may_overflow(ctx.dtype), ctx.codec.half(ctx.dtype)
-        in_half = half if device_of(u.gradient) is None else None
+        narrows = ctx.codec.may_overflow(ctx.dtype)
+        in_half = ctx.codec.half(ctx.dtype) if narrows and device_of(u.gradient) is None else None
         nbytes = 0
         values = ctx.target
         if values is None or (narrows and not (in_half and u.memory is None)):  # an overflow leaves what was given

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from emulated_gpu import emulate, on_device, on_host
+from refusals import assert_nan_is_refused
 
 from mpicomp import Comm, Reducer
 from mpicomp.allreduce import direct, narrowed, segments
@@ -196,15 +197,7 @@ def test_an_overflow_that_is_allowed_is_averaged(own):
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_nan_is_blamed_on_its_gradient(own, policy):
     reducer = Reducer(own, "half", nonfinite=policy)
-    bad = np.ones(N, np.float32)
-    if own.rank == own.size - 1:
-        bad[N - 1] = np.nan
-    if policy == "raise":
-        with pytest.raises(NonFiniteGradient, match=f"gradient.*{N - 1}.*nan"):
-            reducer.reduce(bad)
-    else:
-        assert not reducer.reduce(bad).any()
-        assert reducer.stats.skipped
+    assert_nan_is_refused(reducer, N)
     np.testing.assert_array_equal(reducer.reduce(np.ones(N, np.float32)), 1)
 
 
