@@ -404,17 +404,23 @@ class Reducer:
             return False
 
     def _averaged(self, prepared: Prepared, ctx: StepContext, bucket: Bucket) -> Exchanged | None:
-        """The result of a step that all ranks have agreed on; None if its mean is not finite and is skipped."""
+        """The result of a step that all ranks have agreed on; None if it is not finite and is skipped."""
+        pipeline = self._pipeline
         try:
-            return self._pipeline.run(prepared, ctx)
+            return pipeline.run(prepared, ctx)
         except NonFiniteGradient:  # on all ranks, and nothing has changed
-            other = self._pipeline.exchange.instead(ctx)
-            if other is not None:
-                return self._averaged(self._pipeline.prepare(prepared.flat, other), other, bucket)
-            if self.nonfinite == "raise":
-                self.comm.fail_together(self._pipeline.error_of_gradients(prepared, bucket, ctx))
-                raise
-            return None
+            other = pipeline.exchange.instead(ctx)
+            try:
+                if other is None:
+                    self.comm.fail_together(pipeline.error_of_gradients(prepared, bucket, ctx))
+                    raise
+                again = pipeline.prepare(prepared.flat, other)  # looks at all that the codes of this try did not show
+                self.comm.fail_together(pipeline.nonfinite_error(again, bucket, other))
+                return self._averaged(again, other, bucket)
+            except NonFiniteGradient:
+                if self.nonfinite == "raise":
+                    raise
+                return None
 
     def _account(self, result: Exchanged, bucket: Bucket, ctx: StepContext, before: Traffic, start: int,
                  skipped: bool) -> None:

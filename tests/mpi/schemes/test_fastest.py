@@ -222,16 +222,24 @@ def test_a_step_that_overflows_float16_is_done_again_by_another(comm, seed, cloc
         mpicomp.Reducer(comm, "auto:candidates=half+topk-global/values=float16").reduce(np.full(N, 1e6, np.float32))
 
 
-def test_gradients_of_nan_and_infinity_reach_no_memory(comm, seed):
-    reducer = mpicomp.Reducer(comm, ALTERNATE)
+@pytest.mark.parametrize("nonfinite", ["raise", "skip"])
+@pytest.mark.parametrize("scheme", [ALTERNATE, "auto:error=0.5,every=5,candidates=half+dense",
+                                    "auto:error=0.5,every=5,candidates=int8+half+scalecom/chunk=16"])  # fmt: skip
+def test_gradients_of_nan_and_infinity_reach_no_memory(comm, seed, scheme, nonfinite):
+    reducer = mpicomp.Reducer(comm, scheme, nonfinite=nonfinite)
     for step in range(12):
-        bad = gradient(seed, comm.rank, step)
+        assert np.isfinite(reducer.reduce(gradient(seed, comm.rank, 2 * step))).all()
+        bad = gradient(seed, comm.rank, 2 * step + 1)
         bad[7] = np.nan if comm.rank == comm.size - 1 else 1
         before = reducer.state_dict()
-        with pytest.raises(NonFiniteGradient):
-            reducer.reduce(bad)
+        if nonfinite == "raise":
+            with pytest.raises(NonFiniteGradient, match=r"gradient\[7\] is nan"):
+                reducer.reduce(bad)
+        else:
+            assert not reducer.reduce(bad).any()
+            assert reducer.stats.skipped
+            before["step"] += 1
         np.testing.assert_equal(reducer.state_dict(), before)
-        reducer.reduce(gradient(seed, comm.rank, step))
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
