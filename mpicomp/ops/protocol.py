@@ -84,8 +84,8 @@ class Ops(Protocol):
     def divide_by_root(self, x: Array, y: Array, eps: float) -> None:
         """``x /= sqrt(y) + eps``."""
 
-    def widen(self, dst: Array, src: Array, kind: str) -> None:
-        """``dst`` (float32) ``= src`` (uint16 bits of ``kind``: float16 or bfloat16)."""
+    def widen(self, dst: Array, src: Array, kind: str, factor: float = 1.0) -> None:
+        """``dst`` (float32) ``= src`` (uint16 bits of ``kind``: float16 or bfloat16) ``* factor``."""
 
     def narrow(self, dst: Array, src: Array, kind: str) -> None:
         """``dst`` (uint16 bits of ``kind``) ``= src`` (float32), rounded to nearest even."""

@@ -90,6 +90,20 @@ def test_any_bytes_are_decoded_as_by_the_oracle(ops, rng, format, dtype):
         assert_same(decoded(ops, codes, format, n, dtype), decoded(oracle, codes, format, n, dtype))
 
 
+@all_formats
+def test_a_long_result_is_that_of_its_parts(ops, rng, format):
+    """It is written past the caches, and the lines at its ends are shared with others."""
+    n, part = 2**18 + 300, 100 * BLOCK
+    codes = rng.integers(0, 256, block_codes_nbytes(n, format)).astype(np.uint8)
+    whole, parts = np.full((2, n + 2), 7, np.float32)
+    ops.decode_blocks(codes, format, whole[1:-1])
+    for begin in range(0, n, part):
+        end = min(n, begin + part)
+        ops.decode_blocks(codes[block_codes_nbytes(begin, format) : block_codes_nbytes(end, format)], format,
+                          parts[1 + begin : 1 + end])
+    assert_same(whole, parts)
+
+
 @all_reals
 @all_formats
 def test_errors_are_as_documented(format, dtype, rng):

@@ -24,6 +24,19 @@ def test_widen_every_bit_pattern(ops, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_widen_and_scale_at_any_length(ops, rng, kind):
+    """Long results are written past the caches; the lines at both ends of one are shared with others."""
+    for n in (0, 1, 1000, 2**18 + 9):
+        halves = rng.integers(0, 2**16, n, np.uint16)
+        wide, expected = np.full((2, n + 2), 7, np.float32)
+        for factor in (1.0, 1 / 3):
+            ops.widen(wide[1:-1], halves, kind, factor)
+            oracle.widen(expected[1:-1], halves, kind, factor)
+            assert_same(wide, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_narrow_gives_back_what_was_widened(ops, kind):
     wide, back = np.empty(2**16, np.float32), np.empty(2**16, np.uint16)
     oracle.widen(wide, ALL_HALVES, kind)

@@ -11,7 +11,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "indices.h"
-#include "multi_reduce.h"
+#include "past_caches.h"
 #include "pool.h"
 
 namespace {

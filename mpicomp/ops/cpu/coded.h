@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "arrays.h"
+#include "past_caches.h"
 #include "pool.h"
 
 // n values of float32 or float64.
@@ -53,7 +54,9 @@ void write_values(py::array& out, F&& make) {
         const Source<T> values = make(zero, to.n);
         py::gil_scoped_release release;
         parallel_parts(to.n, part_elements, [&](std::size_t, std::size_t begin, std::size_t end) {
-            values->read(begin, end, to.data + begin);
+            write_result(to.data, to.n, begin, end, [&](std::size_t first, std::size_t last, T* ready) {
+                values->read(first, last, ready);
+            });
         });
     });
 }

@@ -1,10 +1,6 @@
 // Several vectors reduced in one pass, block by block: partial results stay in the L1 cache.
 #include "multi_reduce.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -14,6 +10,7 @@
 
 #include "half.h"
 #include "lanes.h"
+#include "past_caches.h"
 #include "reduce.h"
 
 namespace {
@@ -49,22 +46,6 @@ struct Half {
         narrow_all<H, width>(stored, values, n);
     }
 };
-
-KERNEL void stream_bytes(char* dst, const char* src, std::size_t nbytes) {
-#if defined(__x86_64__)
-    const std::size_t head = std::min(nbytes, (64 - reinterpret_cast<std::uintptr_t>(dst) % 64) % 64);
-    std::memcpy(dst, src, head);
-    std::size_t i = head;
-    for (; i + 64 <= nbytes; i += 64)
-        for (std::size_t j = i; j < i + 64; j += 16)
-            _mm_stream_si128(reinterpret_cast<__m128i*>(dst + j),
-                             _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + j)));
-    std::memcpy(dst + i, src + i, nbytes - i);
-    _mm_sfence();  // before anyone is told that the bytes are there
-#else
-    std::memcpy(dst, src, nbytes);
-#endif
-}
 
 // acc = a OP b, acc = acc OP a, acc = acc OP a OP b.
 template <class Op, class T>
@@ -115,12 +96,8 @@ struct Multi {
                 Type::template narrow<width>(out, acc, n);
                 ready = reinterpret_cast<const char*>(out);
             }
-            for (char* dst : task->dst) {
-                if (task->stream)
-                    stream_bytes(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
-                else
-                    std::memcpy(dst + begin * sizeof(Stored), ready, n * sizeof(Stored));
-            }
+            for (char* dst : task->dst)
+                copy_bytes(dst + begin * sizeof(Stored), ready, n * sizeof(Stored), task->stream);
         }
     }
 };
@@ -191,11 +168,4 @@ MultiKernel multi_kernel(const std::string& op, const std::string& kind) {
     static const Table table = make_table();
     const auto found = table.find({op, kind});
     return found == table.end() ? nullptr : found->second;
-}
-
-void copy_bytes(char* dst, const char* src, std::size_t nbytes, bool stream) {
-    if (stream)
-        stream_bytes(dst, src, nbytes);
-    else
-        std::memcpy(dst, src, nbytes);
 }

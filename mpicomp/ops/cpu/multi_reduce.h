@@ -20,6 +20,3 @@ using MultiKernel = void (*)(const MultiReduce&);
 // The kernel of a reduction ("sum", "band", ...) and an element type ("float32", "bfloat16", ...); null where there is
 // none. Half precision is reduced in float32 and rounded once.
 MultiKernel multi_kernel(const std::string& op, const std::string& kind);
-
-// memcpy, or past the caches.
-void copy_bytes(char* dst, const char* src, std::size_t nbytes, bool stream);

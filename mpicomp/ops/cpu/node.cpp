@@ -8,6 +8,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "multi_reduce.h"
+#include "past_caches.h"
 #include "window.h"
 
 namespace {

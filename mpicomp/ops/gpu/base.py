@@ -83,8 +83,10 @@ def _convert(name: str, dst: Array, src: Array, kind: str, to: str, of: str) -> 
 
 
 @on_device
-def widen(dst: Array, src: Array, kind: str) -> None:
+def widen(dst: Array, src: Array, kind: str, factor: float = 1.0) -> None:
     _convert("widen", dst, src, kind, "float32", "uint16")
+    if factor != 1.0:
+        scale(dst, factor)
 
 
 @on_device

@@ -43,12 +43,14 @@ def scale(x: Array, factor: float) -> None:
 
 # ---- half precision, held as uint16 bits
 
-def widen(dst: Array, src: Array, kind: str) -> None:
-    """``dst`` (float32) ``= src`` (bits of ``kind``: ``"float16"`` or ``"bfloat16"``)."""
+def widen(dst: Array, src: Array, kind: str, factor: float = 1.0) -> None:
+    """``dst`` (float32) ``= src`` (bits of ``kind``: ``"float16"`` or ``"bfloat16"``) ``* factor``."""
     if _is_float16(kind):
         dst[:] = src.view(np.float16)
     else:
         dst.view(np.uint32)[:] = src.astype(np.uint32) << 16
+    if factor != 1.0:
+        scale(dst, factor)
 
 
 def narrow(dst: Array, src: Array, kind: str) -> None:
