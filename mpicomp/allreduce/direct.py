@@ -14,20 +14,18 @@ Reference     the "pairwise" reduce-scatter of Thakur, Rabenseifner, Gropp 2005,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable
 
 from .._util.partition import chunk_count, partition
 from ..types import Array
 from . import combiner
 from .interfaces import Arithmetic, Link, Scratch
-from .segments import segments, wait_all
+from .segments import ahead, segments, wait_all
 
 SEGMENT_BYTES = 1 << 19
 WINDOW = 2  # segments of each rank in flight: one is received while the other is added
 
 Segments = Callable[[int, int], Array]  # of a vector, by block and index
-Started = TypeVar("Started")
 
 
 def allreduce(
@@ -93,14 +91,6 @@ class Blocks:
 
         return room
 
-    def ahead(self, start: Callable[[int], Started]) -> Iterator[tuple[int, Started]]:
-        """Yield every index and what ``start`` gave for it, which is called ``window - 1`` segments ahead."""
-        started = deque(map(start, self.indices[: self.window - 1]))
-        for index in self.indices:
-            if index + self.window - 1 in self.indices:
-                started.append(start(index + self.window - 1))
-            yield index, started.popleft()
-
     def combine(self, summation: Summation, scratch: Scratch, source: Segments, result: Segments,
                 done: Callable[[Array], None] | None = None, shares: bool = False) -> None:
         """Combine the pieces of this rank's block of ``source``, each asked for once, into ``result``.
@@ -116,7 +106,7 @@ class Blocks:
             return received, [link.isend(source(peer, index), peer) for peer in self.peers]
 
         shared: deque[list[object]] = deque()
-        for index, (received, sent) in self.ahead(start):
+        for index, (received, sent) in ahead(start, self.indices, self.window - 1):
             wait_all(link, received)
             own, total = source(rank, index), result(rank, index)
             summation.run([own if other == rank else slots(other, rank, index) for other in range(link.size)], total)

@@ -20,7 +20,7 @@ from .._util.partition import pieces
 from ..types import Array
 from .direct import Blocks, Summation
 from .interfaces import Arithmetic, Link, Scratch
-from .segments import wait_all
+from .segments import ahead, wait_all
 
 PART = 64 << 10  # elements that are checked at once: they stay in the cache
 
@@ -46,11 +46,6 @@ class InHalf(ABC):
         wide = self.scratch(bits.size, "float32", slot="total")[: bits.size]
         self.ops.widen(wide, bits, self.kind)
         return not self.ops.count_nonfinite(wide)[0]
-
-    def widen(self, out: Array, bits: Array, factor: float) -> None:
-        self.ops.widen(out, bits, self.kind)
-        if factor != 1.0:
-            self.ops.scale(out, factor)
 
 
 class Narrowed(InHalf):
@@ -85,11 +80,11 @@ class Narrowed(InHalf):
         def start(index: int) -> list[object]:
             return blocks.share(index, self._sums, lambda peer, at: slots(peer, peer, at))
 
-        for index, requests in blocks.ahead(start):
-            self.widen(result(rank, index), self._sums(rank, index), factor)
+        for index, requests in ahead(start, blocks.indices, blocks.window - 1):
+            self.ops.widen(result(rank, index), self._sums(rank, index), self.kind, factor)
             wait_all(blocks.link, requests)
             for peer in blocks.peers:
-                self.widen(result(peer, index), slots(peer, peer, index), factor)
+                self.ops.widen(result(peer, index), slots(peer, peer, index), self.kind, factor)
 
 
 class AtOnce(InHalf):
@@ -107,7 +102,7 @@ class AtOnce(InHalf):
 
     def share(self, out: Array, factor: float) -> None:
         for begin, end in pieces(0, out.size, PART):
-            self.widen(out[begin:end], self._bits[begin:end], factor)
+            self.ops.widen(out[begin:end], self._bits[begin:end], self.kind, factor)
 
 
 def in_half(link: Link, n: int, kind: str, schedule: str, ops: Arithmetic, scratch: Scratch,

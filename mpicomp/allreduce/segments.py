@@ -9,7 +9,9 @@ costs its ranks time, which matters on a fast network.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +24,7 @@ EAGER_BYTES = 60_000  # sent without an answer over TCP: Open MPI's limit is 64 
 EAGER_WINDOW = 16  # such segments in flight in each direction
 SLOW = 0.16e9  # bytes per second, below which answers cost more than the many short messages
 LEAST_BYTES = 128 << 10  # shorter messages to one rank are not cut
+Started = TypeVar("Started")
 PROBE_BYTES, PROBES, PROBE_S = 1 << 20, 16, 0.1  # at most so many probes, none after so many seconds of them
 
 
@@ -67,6 +70,15 @@ def shift(link: Link, outgoing: Array, incoming: Array) -> None:
     requests = [link.irecv(incoming[begin:end], left) for begin, end in parts]
     requests += [link.isend(outgoing[begin:end], right) for begin, end in parts]
     wait_all(link, requests)
+
+
+def ahead(start: Callable[[int], Started], indices: range, lead: int = 1) -> Iterator[tuple[int, Started]]:
+    """Yield every index and what ``start`` gave for it, which is called ``lead`` indices before."""
+    started = deque(map(start, indices[:lead]))
+    for index in indices:
+        if index + lead in indices:
+            started.append(start(index + lead))
+        yield index, started.popleft()
 
 
 def wait_all(link: Link, requests: Iterable[object]) -> None:

@@ -267,7 +267,8 @@ class Verbs(HasEngine):
             self._engine.reduction.nccl.of_auto(like)
 
     @logged
-    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
+    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array,
+                       most: int | None = None) -> Messages:
         """Start to send flat arrays to ranks and to receive from ranks, all at once; not collective.
 
         Parameters
@@ -278,8 +279,10 @@ class Verbs(HasEngine):
             Bytes expected from each; 0 expects no message.
         like : array
             On the device of the received arrays.
+        most : int, optional
+            Bytes per message from and to host memory: longer arrays go in several. The same on both sides.
         """
-        return self._start_messages(outgoing, incoming, like)
+        return self._start_messages(outgoing, incoming, like, most)
 
     @logged
     def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array
@@ -294,7 +297,8 @@ class Verbs(HasEngine):
         messages.Wait()
         return messages.received
 
-    def _start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
+    def _start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array,
+                        most: int | None = None) -> Messages:
         engine = self._engine
         link, device = engine.link, device_of(like)
         if engine.log is not None:
@@ -307,7 +311,7 @@ class Verbs(HasEngine):
                 return Messages(link, stage.exchanged(outward, incoming, like, partial(send_all, link)))
             received = {rank: ops_for(like).empty(nbytes, np.uint8) for rank, nbytes in incoming.items()}
             if library is None:
-                return Messages(link, received, start_all(link, outward, received))
+                return Messages(link, received, start_all(link, outward, received, most))
             library.exchange(outward, received)
             link.count_modelled(sum(x.nbytes for x in outward.values()), sum(incoming.values()))
         return Messages(link, received)
@@ -342,10 +346,11 @@ def all_gather(link: MpiLink, counts: list[int], mine: Array, whole: Array) -> N
     gather_to_all(link, mine, whole, counts)
 
 
-def start_all(link: MpiLink, outgoing: Mapping[int, Array], incoming: Mapping[int, Array]) -> list[Request]:
-    """Start to send arrays to ranks and to receive from ranks, all at once."""
-    started = [link.irecv(x, rank) for rank, x in incoming.items() if x.size]
-    started += [link.isend(x, rank) for rank, x in outgoing.items()]
+def start_all(link: MpiLink, outgoing: Mapping[int, Array], incoming: Mapping[int, Array], most: int | None = None
+              ) -> list[Request]:  # fmt: skip
+    """Start to send arrays to ranks and to receive from ranks, all at once, in messages of ``most`` bytes."""
+    started = [link.irecv(x, rank, most) for rank, x in incoming.items() if x.size]
+    started += [link.isend(x, rank, most) for rank, x in outgoing.items()]
     return [one for request in started for one in requests_of(request)]
 
 

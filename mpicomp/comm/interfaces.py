@@ -251,10 +251,12 @@ class Communicator(Protocol):
     def open_device(self, like: Array) -> None:
         """Make what messages on the device of ``like`` need; collective, once before the first of them."""
 
-    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> Messages:
+    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array,
+                       most: int | None = None) -> Messages:
         """Start to send arrays to ranks and to receive so many bytes from ranks; not collective.
 
-        Empty messages are not sent. The received arrays are uint8 and on the device of ``like``.
+        Empty messages are not sent. The received arrays are uint8 and on the device of ``like``. From host memory
+        arrays of more than ``most`` bytes go in several messages.
         """
 
     def send_and_receive(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array

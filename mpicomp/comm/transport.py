@@ -338,28 +338,31 @@ class MpiLink:
         """Within the block, advance ``work`` while this rank waits; complete it at the end of the block."""
         return Meanwhile(self, work)
 
-    def isend(self, array: Array, dest: int) -> Started | None:
-        """Start to send ``array``, which must not change until the request is complete."""
+    def isend(self, array: Array, dest: int, most: int | None = None) -> Started | None:
+        """Start to send ``array``, which must not change until the request is complete.
+
+        In messages of ``most`` elements, for which the receiver has to give the same number.
+        """
         if array.size == 0:
             return None
         ready(array)
         self.bytes_sent += array.nbytes
-        if array.size <= self.max_count:
+        if array.size <= (most or self.max_count):
             self.messages += 1
             return self._started(self.comm.Isend(array, dest, TAG), True, dest, array.nbytes)
-        requests = [self.comm.Isend(part, dest, TAG) for part in self._parts(array)]
+        requests = [self.comm.Isend(part, dest, TAG) for part in self._parts(array, most)]
         self.messages += len(requests)
         return self._started(requests, True, dest, array.nbytes)
 
-    def irecv(self, array: Array, source: int) -> Started | None:
-        """Start to receive into ``array``."""
+    def irecv(self, array: Array, source: int, most: int | None = None) -> Started | None:
+        """Start to receive into ``array``; ``most`` as in `isend`."""
         if array.size == 0:
             return None
         ready(array)
         self.bytes_received += array.nbytes
-        if array.size <= self.max_count:
+        if array.size <= (most or self.max_count):
             return self._started(self.comm.Irecv(array, source, TAG), False, source, array.nbytes)
-        requests = [self.comm.Irecv(part, source, TAG) for part in self._parts(array)]
+        requests = [self.comm.Irecv(part, source, TAG) for part in self._parts(array, most)]
         return self._started(requests, False, source, array.nbytes)
 
     def _started(self, request: Started, sends: bool, peer: int, nbytes: int) -> Started:
@@ -368,9 +371,9 @@ class MpiLink:
             self._log.posted(request, sends, peer, nbytes, self.comm)
         return request
 
-    def _parts(self, array: Array) -> Iterator[Array]:
-        """Return the array in pieces that MPI can count."""
-        return (array[begin:end] for begin, end in pieces(0, array.size, self.max_count))
+    def _parts(self, array: Array, most: int | None = None) -> Iterator[Array]:
+        """Return the array in pieces of ``most`` elements, or of as many as MPI can count."""
+        return (array[begin:end] for begin, end in pieces(0, array.size, most or self.max_count))
 
     def wait(self, request: Any) -> None:
         """Wait for a request of `isend`, `irecv` or `Comm.start_allreduce`; advance the work of `meanwhile`."""

@@ -191,7 +191,7 @@ class Pipeline:
 
     def _may_refuse(self, ctx: StepContext) -> bool:
         """True if the result of a step that all ranks have agreed on may still be refused."""
-        refusable = ctx.codec.may_overflow(ctx.dtype) or (ctx.result is not None and not ctx.plain)
+        refusable = self.exchange.may_refuse(ctx) or (ctx.result is not None and not ctx.plain)
         return refusable and not self.local_steps.covers(ctx.number)
 
     def _fitting(self, result: Exchanged, local: Array | None, ctx: StepContext) -> Exchanged:

@@ -288,6 +288,7 @@ class Codec(Part, Protocol):
     kind: str | None = None  #: The type's name for an all-reduce of codes, if NumPy lacks it.
     needs_threshold: bool = False  #: Without an option ``lam`` of its own, the codec sends the selector's threshold.
     block: int | None = None  #: Parts cut at multiples of it have codes of their own, which decode to the same bits.
+    shows_nonfinite: bool = False  #: What is read of NaN or infinity is not finite either.
     finer: str = ""  #: Options that make ``error_factor`` smaller, for advice.
 
     @property
@@ -372,6 +373,10 @@ class Exchange(Part, Stateful, Protocol[C, M]):
     def observe(self, mean: Mean, ctx: StepContext) -> None:
         """See the end of a step and its mean, after all memories have changed (collective)."""
         return
+
+    def may_refuse(self, ctx: StepContext) -> bool:
+        """True if ``combine`` may refuse the step, on all ranks, before anything has changed."""
+        return ctx.codec.may_overflow(ctx.dtype)
 
     @abstractmethod
     def choose(self, us: list[Compensated], ctx: StepContext) -> C:

@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol, cast
 import numpy as np
 
 from .. import allreduce
+from .._util.partition import pieces
 from ..allreduce.choice import schedule
 from ..allreduce.interfaces import Scratch
 from ..allreduce.narrowed import in_half
@@ -167,13 +168,18 @@ class Messages:
 
     outgoing: tuple[tuple[int, int], ...]
     incoming: tuple[tuple[int, int], ...]
+    most: int | None  # bytes per message
 
     def play(self, link: RecordingLink) -> None:
         requests = [link.irecv(bytes_on(link, nbytes), (link.rank + ahead) % link.size)
-                    for ahead, nbytes in self.incoming]
+                    for ahead, nbytes in self._messages(self.incoming)]
         requests += [link.isend(bytes_on(link, nbytes), (link.rank + ahead) % link.size)
-                     for ahead, nbytes in self.outgoing]
+                     for ahead, nbytes in self._messages(self.outgoing)]
         link.in_flight.append(requests)
+
+    def _messages(self, arrays: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
+        for ahead, nbytes in arrays:
+            yield from ((ahead, end - begin) for begin, end in pieces(0, nbytes, self.most or max(1, nbytes)))
 
 
 @dataclass(frozen=True)
@@ -270,6 +276,10 @@ class RecordingComm:
     def fail_together(self, error: Exception | None) -> None:
         self.call(Agreement())
 
+    def extremes(self, number: int) -> tuple[int, int]:
+        self.call(Agreement())
+        return number, number
+
     def allreduce_in_place(self, x: Array, algorithm: str = "auto", op: str = "sum", kind: str | None = None,
                            factor: float = 1.0) -> None:
         self.call(Allreduce(x.size, np.dtype(x.dtype), algorithm, op, kind, factor))
@@ -324,13 +334,14 @@ class RecordingComm:
     def open_device(self, like: Array) -> None:
         return
 
-    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array) -> InFlight:
+    def start_messages(self, outgoing: Mapping[int, Array], incoming: Mapping[int, int], like: Array,
+                       most: int | None = None) -> InFlight:
         """Start messages; of those received as much is known as of ``like``, if they are as long."""
         def ahead(rank: int) -> int:
             return (rank - self.rank) % self.size
 
         self.call(Messages(tuple((ahead(rank), x.nbytes) for rank, x in outgoing.items()),
-                           tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items())))
+                           tuple((ahead(rank), nbytes) for rank, nbytes in incoming.items()), most))
         ghost = as_ghost(like)
         head = ghost.head
         return InFlight(self, {

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from mpicomp import schemes
+from mpicomp._util.partition import pieces
 from mpicomp.allreduce.segments import EAGER_BYTES
 from mpicomp.errors import InvalidArgument
 from mpicomp.ops.block_codes import BLOCK, block_codes_nbytes
 from mpicomp.schemes import Scheme
-from mpicomp.schemes.exchanges import EXCHANGES
+from mpicomp.schemes.exchanges import EXCHANGES, hops
 from mpicomp.schemes.memories import MEMORIES
 from mpicomp.simulate import Machine, Place, Wire, predict, program_of, replay, roles, simulated, steps
 from mpicomp.simulate import program as programs
@@ -275,9 +276,9 @@ def passes(text, n, bandwidth):
 
 
 def test_codes_are_added_where_they_are_decoded():
-    """Two hops of codes: vector and mean encoded, four pieces and the mean decoded, the sum scaled; no other pass."""
+    """Two hops of codes: vector and mean encoded, four pieces and the mean decoded, one's sum scaled and looked at."""
     n = 1 << 20
-    expected = {"count_nonfinite": 1.0, "encode_blocks": 1.25, "decode_blocks": 2.0, "scale": 0.25}
+    expected = {"count_nonfinite": 0.25, "encode_blocks": 1.25, "decode_blocks": 2.0, "scale": 0.25}
     assert passes("int8", n, 1e10)[0] == expected
     assert passes("int8:memory=residual", 64 * n, 1e10)[0].keys() == {*expected, "axpby", "dense_update"}
 
@@ -286,8 +287,10 @@ def test_codes_for_a_slow_network_are_cut_into_messages_without_an_answer():
     n = 1 << 20
     work, slow = passes("int8", n, 1e8)
     assert work == passes("int8", n, 1e10)[0]
-    length = EAGER_BYTES // block_codes_nbytes(BLOCK, "int8") * BLOCK
-    assert slow == 2 * 3 * -(-n // 4 // length) + 2  # and the agreement's
+    whole = block_codes_nbytes(BLOCK, "int8")
+    segments = pieces(0, block_codes_nbytes(n // 4, "int8"), hops.LEAST_BYTES // whole * whole)
+    messages = sum(-(-(end - begin) // EAGER_BYTES) for begin, end in segments)
+    assert slow == 2 * 3 * messages + 4  # and those of two agreements
 
 
 @pytest.mark.parametrize("codec", ["one-bit", "levels"])

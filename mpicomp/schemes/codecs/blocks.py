@@ -35,6 +35,7 @@ class Blocks(Streamed):
     reference = "Wang et al. 2024 (ZeRO++)"
     finer = "format=int8"
     block = BLOCK
+    shows_nonfinite = True
 
     def __init__(self, format: str, rounding: str) -> None:
         self.format, self.stochastic = format, rounding == "stochastic"

@@ -111,6 +111,9 @@ class Fastest(Exchange[Choice, Observed]):
         self._instead, self._empties, self._measures = safe[0], False, False
         return ctx.using(safe[0].selector, safe[0].codec, True, plain=False)
 
+    def may_refuse(self, ctx: StepContext) -> bool:
+        return self._now.exchange.may_refuse(ctx)
+
     def choose(self, us: list[Compensated], ctx: StepContext) -> Choice:
         choice: Choice = self._now.exchange.choose(_without_memory(us) if ctx.plain else us, ctx)
         return choice

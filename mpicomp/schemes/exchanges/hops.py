@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
 from ..._util.partition import chunk_count, partition
-from ...allreduce.segments import EAGER_BYTES, on_network
-from ...comm.interfaces import Communicator, Messages
-from ...errors import CorruptMessage
+from ...allreduce.segments import EAGER_BYTES, ahead
+from ...comm.interfaces import Messages
+from ...errors import CorruptMessage, NonFiniteGradient
 from ...ops.arguments import Coded
 from ...ops.device import device_of
 from ...ops.protocol import Ops
@@ -34,11 +34,19 @@ class Segments:
         self._counts, self._displs = partition(ctx.n, ctx.comm.size)
         longest, block = self._counts[0], ctx.codec.block
         self.fixed = block is not None  # codes have lengths that all ranks know; otherwise a piece is one segment
-        self.length = longest
+        self.length, self.most = longest, None  # most bytes in a message, if that matters
         if block is not None and device_of(like) is None:  # a device does one piece faster than its segments
             each = ctx.workers.most * ctx.codec.code_nbytes(block, ctx.dtype)
-            self.length = block * max(1, segment_bytes(each * chunk_count(longest, block), ctx.comm) // each)
-        self.count = chunk_count(longest, self.length)  # segments of the longest piece
+            nbytes = each * chunk_count(longest, block)
+            self.length = block * max(1, max(LEAST_BYTES, min(SEGMENT_BYTES, nbytes // LEAST_SEGMENTS)) // each)
+            if nbytes > EAGER_BYTES and ctx.comm.slow:
+                self.most = EAGER_BYTES
+        self.indices = range(chunk_count(longest, self.length))  # of the segments of the longest piece
+
+    @property
+    def many(self) -> bool:
+        """True if pieces have several segments."""
+        return len(self.indices) > 1
 
     def place(self, worker: int, owner: int, index: int) -> Place:
         """The place of a worker's values in a segment of an owner's piece, which may be empty."""
@@ -58,12 +66,6 @@ class Segments:
         return [owner for owner, count in enumerate(self._counts) if count > index * self.length]
 
 
-def segment_bytes(message: int, comm: Communicator) -> int:
-    """Bytes of codes per segment, if those of a piece take ``message`` bytes (collective)."""
-    usual = max(LEAST_BYTES, min(SEGMENT_BYTES, message // LEAST_SEGMENTS))
-    return on_network(message > EAGER_BYTES and comm.slow, (usual, 0))[0]
-
-
 class Encoder:
     """The codes of this rank's workers by segment, each made when it is first asked for."""
 
@@ -80,7 +82,7 @@ class Encoder:
         if key not in self._made:
             place = self._place(*key)
             codes = self._ctx.codec.encode(self.values(place), place, self._ctx)
-            if self._us[local].memory is not None and self._segments.count > 1 and overlap(codes, self._room(place)):
+            if self._us[local].memory is not None and self._segments.many and overlap(codes, self._room(place)):
                 codes = codes.copy()
             self.nbytes += codes.nbytes
             self._made[key] = codes, None
@@ -97,7 +99,7 @@ class Encoder:
     def all_coded(self, local: int) -> list[tuple[int, Array | Coded]]:
         """The first element and the values of each of a worker's segments, in ascending order."""
         keys = [(local, owner, index) for owner in self._segments.owners(0)
-                for index in range(self._segments.count) if self._place(local, owner, index).size]
+                for index in self._segments.indices if self._place(local, owner, index).size]
         return [(self._place(*key).start, self.coded(*key)) for key in keys]
 
     def decoded(self, local: int) -> Array:
@@ -121,7 +123,7 @@ class Encoder:
         u = self._us[local].span(place.start, place.stop)
         if u.memory is None:
             return u.gradient
-        if self._segments.count > 1:
+        if self._segments.many:
             return u.copy_to(self._room(place), self._ctx.ops)
         if local not in self._whole:  # one pass for all pieces
             self._whole[local] = self._ctx.whole(self._us[local], f"pieces-{local}")
@@ -141,42 +143,54 @@ class PieceAverager:
 
     Parameters
     ----------
-    mean : array
-        Receives the mean of all pieces.
     kept : array or None
         The second memory of this rank's piece.
+    whole : bool
+        The ``total`` of all segments is asked for.
+
+    Attributes
+    ----------
+    total : array
+        After the first hop: the mean of this rank's piece, as it is quantised again; if not ``whole``, room for a
+        segment of it, which stays in the cache.
     """
 
-    def __init__(self, segments: Segments, encoder: Encoder, mean: Array, kept: Array | None, ctx: StepContext) -> None:
-        self._segments, self._encoder, self._mean, self._kept, self._ctx = segments, encoder, mean, kept, ctx
+    def __init__(self, segments: Segments, encoder: Encoder, kept: Array | None, whole: bool, ctx: StepContext) -> None:
+        self._segments, self._encoder, self._kept, self._whole, self._ctx = segments, encoder, kept, whole, ctx
         self._start, stop = segments.piece(ctx.comm.rank)
-        # The mean of this rank's piece and its second memory, as it was quantised again.
-        self.total = ctx.scratch.array("pieces-total", stop - self._start, ctx.dtype)
+        room = stop - self._start if whole else min(segments.length, stop - self._start)
+        self.total = ctx.scratch.array("pieces-total", room, ctx.dtype)
         size, rank = ctx.comm.size, ctx.comm.rank
         self._peers = [(rank + distance) % size for distance in range(1, size)]  # so that not all send to one at once
 
-    def run(self) -> None:
-        """While a segment is gathered, the next one is averaged and the one after that is on its way to its owner."""
-        first: dict[int, Messages] = {}
-        second: dict[int, tuple[Messages, Array]] = {}
-        for turn in range(self._segments.count + 2):
-            if turn < self._segments.count:
-                first[turn] = self._send(turn)
-            if turn - 1 in first:
-                averaged = self._average(turn - 1, self._landed(first.pop(turn - 1)))
-                second[turn - 1] = self._send_again(turn - 1, averaged), averaged
-            if turn - 2 in second:
-                messages, averaged = second.pop(turn - 2)
-                self._decode(turn - 2, {**self._landed(messages), self._ctx.comm.rank: averaged})
+    def add(self) -> None:
+        """The first hop: while a segment is averaged, the next one is on its way to its owner.
 
-    def run_first(self) -> None:
-        """The first hop alone, after which ``total`` has the mean of this rank's piece."""
-        coming = self._send(0)
-        for index in range(self._segments.count):
-            following = self._send(index + 1) if index + 1 < self._segments.count else coming
-            self._add(index, self._landed(coming))
+        Raises
+        ------
+        NonFiniteGradient
+            On all ranks, of codes that show it: the mean is not finite.
+        """
+        for _ in self._averages():
+            pass
+
+    def run(self, mean: Array) -> None:
+        """Both hops, the second of which writes the ``mean`` of all pieces; raises as `add` does, before that."""
+        codes = [self._quantised(place, totals) for place, totals in self._averages()]
+        for index, messages in ahead(lambda index: self._send_again(index, codes[index]), self._segments.indices):
+            self._decode(index, {**self._landed(messages), self._ctx.comm.rank: codes[index]}, mean)
+
+    def _averages(self) -> Iterator[tuple[Place, list[Array]]]:
+        """Yield the mean of each of this rank's segments; at the end ranks agree that all are finite."""
+        ctx, looks, finite = self._ctx, shown_by_mean(self._kept is not None, self._ctx), True
+        for index, messages in ahead(self._send, self._segments.indices):
+            place, totals = self._add(index, self._landed(messages))
             self._encoder.forget(index)
-            coming = following
+            finite = finite and not (looks and any(ctx.overflows(Compensated(None, total)) for total in totals))
+            yield place, totals
+        if looks and not ctx.comm.extremes(int(finite))[0]:
+            raise NonFiniteGradient(f"the mean overflowed in step {ctx.number}: magnitudes must stay below "
+                                    f"{ctx.limit:g} in {ctx.dtype}; nothing has changed. Divide the loss by a constant")
 
     def _send(self, index: int) -> Messages:
         """Start the first hop: the codes of every owner's segment."""
@@ -200,11 +214,13 @@ class PieceAverager:
         like = messages.pop(me, ctx.ops.empty(0, BYTE))
         return self._start_messages(messages, theirs, like)
 
-    def _average(self, index: int, messages: dict[int, Array]) -> Array:
+    def _quantised(self, place: Place, totals: list[Array]) -> Array:
         """The codes of the mean of this rank's segment; none if it has none."""
-        place, totals = self._add(index, messages)
         codes = averaging.encode_all(totals, [place] * len(totals), self._ctx)
-        return codes[0].view(BYTE) if codes else self._ctx.ops.empty(0, BYTE)
+        if not codes:
+            return self._ctx.ops.empty(0, BYTE)
+        own = codes[0].view(BYTE)
+        return own.copy() if not self._whole and overlap(own, totals[0]) else own
 
     def _add(self, index: int, messages: dict[int, Array]) -> tuple[Place, list[Array]]:
         """The mean of this rank's segment over all workers, added in their order; none if it has no segment."""
@@ -213,7 +229,7 @@ class PieceAverager:
         totals = []
         if place.size:
             begin, end = place.start - self._start, place.stop - self._start
-            totals = [self.total[begin:end]]
+            totals = [self.total[begin:end] if self._whole else self.total[: place.size]]
             kept = None if self._kept is None else self._kept[begin:end]
             ctx.ops.coded_mean(self._everyone(index, messages), 1.0 / ctx.workers.total, kept, totals[0])
             for part in left_out_of(place.start, place.stop, ctx):
@@ -247,25 +263,29 @@ class PieceAverager:
             theirs = {rank: lengths[rank] for rank in self._peers}
         return self._start_messages(dict.fromkeys(self._peers, codes), theirs, codes)
 
-    def _decode(self, index: int, codes: dict[int, Array]) -> None:
+    def _decode(self, index: int, codes: dict[int, Array], mean: Array) -> None:
         """Write a segment of every owner's piece into the mean."""
         ctx = self._ctx
-        self._encoder.forget(index)
         for owner in self._segments.owners(index):
             place = self._segments.place(ctx.workers.total + owner, owner, index)
             if owner not in codes:
                 raise CorruptMessage(f"rank {owner} sent no codes of the mean of {self._segments.piece(owner)}")
-            ctx.codec.decode_into(self._mean[place.start : place.stop], codes[owner], place, ctx)
+            ctx.codec.decode_into(mean[place.start : place.stop], codes[owner], place, ctx)
 
     def _start_messages(self, outgoing: dict[int, Array], theirs: dict[int, int], like: Array) -> Messages:
         incoming = {rank: theirs[rank] for rank in reversed(self._peers) if theirs[rank]}
-        messages = self._ctx.comm.start_messages(outgoing, incoming, like)
+        messages = self._ctx.comm.start_messages(outgoing, incoming, like, self._segments.most)
         self._ctx.in_flight.append(messages)
         return messages
 
     def _landed(self, messages: Messages) -> dict[int, Array]:
         averaging.land(messages, self._ctx)
         return messages.received
+
+
+def shown_by_mean(second_memory: bool, ctx: StepContext) -> bool:
+    """True if NaN and infinity are looked for in the means of pieces, not in what each worker sends."""
+    return ctx.check_finite and ctx.codec.shows_nonfinite and not ctx.remembers and not second_memory
 
 
 def left_out_of(start: int, stop: int, ctx: StepContext) -> list[slice]:

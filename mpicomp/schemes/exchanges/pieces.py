@@ -15,7 +15,7 @@ from .. import averaging
 from ..interfaces import Exchange, StepContext
 from ..options import Option
 from ..values import Compensated, Everything, Exchanged, Mean, Sent, State
-from .hops import Encoder, PieceAverager, Segments, left_out_of
+from .hops import Encoder, PieceAverager, Segments, left_out_of, shown_by_mean
 
 NOTHING = -1
 # The second memory before anything was sent.
@@ -37,8 +37,9 @@ class Pieces(Exchange[Everything, PieceCodes]):
     Schedule: the vector is cut into a piece a rank (empty ones are left out); workers quantise each piece by itself
     and send its code to its owner (all-to-all); the owner decodes, averages in the order of the workers, adds what it
     kept back, quantises again and keeps the error (the second memory); all-gather of these codes. A codec whose
-    neighbours are coded by blocks has its pieces sent in segments: while one is gathered, the next is averaged and the
-    one after that is quantised and on its way to its owner.
+    neighbours are coded by blocks has its pieces sent in segments: while one is averaged, the next is quantised and on
+    its way to its owner; while one is decoded, the next is gathered. If the codes show NaN and infinity and nothing is
+    kept back, ranks agree between the hops that the mean is finite (16 bytes), and nobody looks at the values.
     Cost: 2 (p-1)/p C bytes per rank, C those of a code of n values ((w+1) (p-1)/p C with w workers a rank). It does not
     grow with the number of ranks. Where lengths of codes are not known, 8 bytes per message for its length, 8 for that
     of each code in it.
@@ -66,7 +67,12 @@ class Pieces(Exchange[Everything, PieceCodes]):
         self._start = 0
         self._loaded: State | None = None
 
+    def may_refuse(self, ctx: StepContext) -> bool:
+        return shown_by_mean(self.second_memory, ctx) or super().may_refuse(ctx)
+
     def choose(self, us: list[Compensated], ctx: StepContext) -> Everything:
+        if shown_by_mean(self.second_memory, ctx):
+            return Everything([0] * len(us))
         # A code whose error may be larger than the value lets this memory grow from step to step.
         grows = ctx.codec.error_factor >= 1
         kept = ctx.overflows(Compensated(None, self._residual)) if grows and self._residual is not None else 0
@@ -84,11 +90,11 @@ class Pieces(Exchange[Everything, PieceCodes]):
 
     def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
         start, stop = message.segments.piece(ctx.comm.rank)
-        residual, mean = self._open(ctx), message.room
-        hops = PieceAverager(message.segments, message.encoder, mean, residual if self.second_memory else None, ctx)
-        hops.run()
+        residual, mean, keeps = self._open(ctx), message.room, self.second_memory
+        hops = PieceAverager(message.segments, message.encoder, residual if keeps else None, keeps, ctx)
+        hops.run(mean)
         # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
-        if self.second_memory and not (ctx.codec.may_overflow(ctx.dtype) and ctx.ops.count_nonfinite(mean)[0]):
+        if keeps and not (ctx.codec.may_overflow(ctx.dtype) and ctx.ops.count_nonfinite(mean)[0]):
             misfits = ctx.misfits(mean)
             if misfits is not None:  # this memory keeps what the result cannot hold
                 ctx.ops.scatter(mean, misfits.positions, misfits.held)
@@ -157,8 +163,8 @@ class FirstHop(Pieces):
         super().__init__("no")
 
     def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
-        hops = PieceAverager(message.segments, message.encoder, message.room, None, ctx)
-        hops.run_first()
+        hops = PieceAverager(message.segments, message.encoder, None, True, ctx)
+        hops.add()
         bits = 8.0 * message.encoder.nbytes / len(message.sent)
         return Exchanged(Mean(None, hops.total, ctx.n), message.sent, bits)
 

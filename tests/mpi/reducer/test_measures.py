@@ -68,6 +68,7 @@ class Late:
         self.exchange, self.choose, self.check = exchange, exchange.choose, exchange.check
         self.state, self.load = exchange.state, exchange.load
         self.context, self.instead, self.observe = exchange.context, exchange.instead, exchange.observe
+        self.may_refuse = exchange.may_refuse
 
     def encode(self, us, choice, ctx):
         return SimpleNamespace(sent=None, message=self.exchange.encode(us, choice, ctx))

@@ -111,7 +111,7 @@ def test_a_resumed_reducer_has_the_same_bits(comm, seed):
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("scheme", ["dense", "int8:memory=residual"])
+@pytest.mark.parametrize("scheme", ["dense", "int8", "int8:memory=residual"])
 def test_nonfinite_gradients_are_refused_by_all_ranks(comm, seed, scheme):
     n = 600
     bad = gradient(seed, comm.rank, 1, n)

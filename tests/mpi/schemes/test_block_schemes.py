@@ -10,6 +10,7 @@ from mpicomp.errors import NonFiniteGradient
 from mpicomp.ops import oracle
 from mpicomp.ops.arguments import Key
 from mpicomp.ops.block_codes import BLOCK, FORMATS, block_codes_nbytes, largest_error
+from mpicomp.schemes.exchanges import hops
 
 STEPS = 3
 
@@ -130,8 +131,11 @@ def test_zeros_and_denormal_numbers(comm, format):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("memory", ["none", "residual"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_number_that_is_not_finite_is_refused_and_leaves_no_trace(comm, seed, format, memory, bad):
-    n, text = 1000, f"{format}:memory={memory}"
+def test_a_number_that_is_not_finite_is_refused_and_leaves_no_trace(comm, seed, monkeypatch, format, memory, bad):
+    """In one of several segments of one piece, and in place: all ranks know before any writes."""
+    monkeypatch.setattr(hops, "SEGMENT_BYTES", 600)
+    monkeypatch.setattr(hops, "LEAST_BYTES", 0)
+    n, text = 2000 * comm.size, f"{format}:memory={memory}"
     reducer, untouched = mpicomp.Reducer(comm, text), mpicomp.Reducer(comm, text)
     for one in (reducer, untouched):
         one.reduce(gradient(seed, comm.rank, 0, n))
@@ -139,7 +143,11 @@ def test_a_number_that_is_not_finite_is_refused_and_leaves_no_trace(comm, seed, 
     if comm.rank == comm.size - 1:
         x[n // 2] = bad
     with pytest.raises(NonFiniteGradient, match=rf"rank {comm.size - 1}: gradient\[{n // 2}\] is"):
-        reducer.reduce(x)
+        reducer.reduce(x, out=x)
+    given = gradient(seed, comm.rank, 1, n)
+    given[n // 2] = x[n // 2]
+    np.testing.assert_array_equal(x, given)
+    assert comm.rank < comm.size - 1 or not np.isfinite(x[n // 2])
     x = gradient(seed, comm.rank, 2, n)
     np.testing.assert_array_equal(reducer.reduce(x), untouched.reduce(x))
 

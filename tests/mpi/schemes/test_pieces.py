@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import checkpoint
-from mpicomp._util.partition import partition
+from mpicomp._util.partition import partition, pieces
 from mpicomp.allreduce import segments
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.ops.block_codes import BLOCK, block_codes_nbytes
@@ -222,8 +222,13 @@ def test_segments_for_a_slow_network_need_no_answer(comm, world, seed, monkeypat
     np.testing.assert_array_equal(cut.reduce(mine), near.reduce(mine))
     before = far.traffic.messages
     cut.reduce(mine)
-    count = -(-100_000 // (segments.EAGER_BYTES // workers // block_codes_nbytes(BLOCK, "int8") * BLOCK))
-    assert count > 1 and far.traffic.messages - before == 2 * (comm.size - 1) * count
+    counts = []
+    for of_each in (workers, 1):  # in the first hop, and in the second
+        block = block_codes_nbytes(BLOCK, "int8")
+        length = max(1, hops.LEAST_BYTES // (workers * block)) * block
+        cut = pieces(0, block_codes_nbytes(100_000, "int8"), length)
+        counts.append(sum(-(-(end - begin) * of_each // segments.EAGER_BYTES) for begin, end in cut))
+    assert min(counts) > 1 and far.traffic.messages - before == (comm.size - 1) * sum(counts)
     far.Free()
 
 

@@ -50,7 +50,7 @@ def rounds(size):
 def recorded(comm, text, per_node=None, model=MODEL):
     """The same of the simulation, without the agreements of each step that sends, which MPI's counters leave out."""
     place, agreement = Place(0, comm.size, per_node or comm.size), rounds(comm.size)
-    if text.startswith("half"):  # also on the sum, by those who added it; with slices the whole node on the result
+    if text.startswith(("half", "int8", "int4", "fp8")):  # also on the sum; with slices the whole node on it
         agreement += rounds(comm.size) if per_node is None else rounds(comm.size) + rounds(comm.size // per_node)
     program = program_of(text, model, place, "ring")
     kinds = [one for one in (program, *program.mixed) if one.bytes_sent.any()]
