@@ -321,10 +321,9 @@ class RecordingComm:
         counts = counts or self.lengths_of_all(x.size)
         if min(counts) == max(counts):
             self.call(Gather((x.nbytes,)))
-            return as_array(as_ghost(x).ops.fresh(Tiled(as_ghost(x), self.size))), counts
+            return as_array(Tiled(as_ghost(x), self.size)), counts
         self.call(Gather(tuple(count * x.itemsize for count in counts)))
-        ops = as_ghost(x).ops
-        return as_array(ops.fresh(Ghost(ops, sum(counts), x.dtype))), counts
+        return as_array(Ghost(as_ghost(x).ops, sum(counts), x.dtype)), counts
 
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         self._to_owners = lengths
@@ -345,7 +344,7 @@ class RecordingComm:
         ghost = as_ghost(like)
         head = ghost.head
         return InFlight(self, {
-            rank: as_array(ghost.ops.fresh(Ghost(ghost.ops, nbytes, BYTE, head if nbytes == ghost.nbytes else None)))
+            rank: as_array(Ghost(ghost.ops, nbytes, BYTE, head if nbytes == ghost.nbytes else None))
             for rank, nbytes in incoming.items()})
 
     def wait_for(self, request: Request) -> None:

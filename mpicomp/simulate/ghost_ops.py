@@ -159,11 +159,10 @@ class GhostOps:
             self.work(FRESH, nbytes // 4)
 
     def empty(self, n: int, dtype: npt.DTypeLike) -> Ghost:
-        return self.fresh(Ghost(self, n, dtype))
-
-    def zeros(self, n: int, dtype: npt.DTypeLike) -> Ghost:
-        """Return an array that is kept from step to step, as a memory is."""
+        """Return an array, of memory that was in use before."""
         return Ghost(self, n, dtype)
+
+    zeros = empty  # a memory, which is kept from step to step
 
     def arange(self, n: int) -> Ghost:
         return self._indices(n, n, n)

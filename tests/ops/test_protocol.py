@@ -18,8 +18,8 @@ def arguments(function) -> list[tuple[str, object]]:
         return [(one.name, one.default) for one in parameters if one.name != "self"]
     except ValueError:
         inside = re.match(r"\w+\((.*?)\) ->", function.__doc__)[1]
-        defaults = {"None": None, "True": True, "False": False, "0": 0}
-        found = [re.match(r"(\w+): .*?(?: = (\w+))?$", one).groups() for one in inside.split(", ")]
+        defaults = {"None": None, "True": True, "False": False, "0": 0, "1.0": 1.0}
+        found = [re.match(r"(\w+): .*?(?: = ([\w.]+))?$", one).groups() for one in inside.split(", ")]
         return [(name, inspect.Parameter.empty if text is None else defaults[text]) for name, text in found]
 
 

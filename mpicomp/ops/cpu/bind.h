@@ -15,6 +15,7 @@ void bind_update(py::module_& m);
 void bind_measure(py::module_& m);
 void bind_union(py::module_& m);
 void bind_lists(py::module_& m);
+void bind_memory(py::module_& m);
 void bind_low_rank(py::module_& m);
 void bind_quantise(py::module_& m);
 void bind_coded(py::module_& m);

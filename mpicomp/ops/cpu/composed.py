@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _cpu
 from .._cpu import (
     bin_select_in_span,
     common,
     count_beyond,
+    empty_long,
     gather,
     pack_alike,
     scatter,
@@ -24,11 +26,17 @@ from .._cpu import (
 )
 from ..arguments import Bounds, Found, Samples, require_counts, require_total
 from ..array_lists import total_size
-from ..host import concatenate, empty, index_dtype
+from ..host import concatenate, index_dtype
 from ..protocol import Ops
 from ..search import exponential_in, normal_in, sampled_in
 from ..spans import bin_select_in, restrict_in
 from .each_span import moments, sample, threshold
+
+LONG = 1 << 14  # elements of arrays whose memory is kept for the next ones
+
+
+def empty(n: int, dtype: npt.DTypeLike) -> np.ndarray:
+    return np.empty(n, dtype) if n < LONG else empty_long(n, np.dtype(dtype))
 
 
 def bin_select(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,

@@ -42,6 +42,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_measure(m);
     bind_union(m);
     bind_lists(m);
+    bind_memory(m);
     bind_low_rank(m);
     bind_quantise(m);
     bind_coded(m);

@@ -1,0 +1,107 @@
+// Memory of long arrays, kept for the next ones: the system clears every page that it hands out.
+#include <pybind11/numpy.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <list>
+#include <mutex>
+#include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "bind.h"
+#include "errors.h"
+
+namespace {
+
+constexpr std::size_t cache_line = 64, huge_page = std::size_t{2} << 20;
+
+// Freed blocks wait for the next array of their size, the latest first. So many bytes wait as were in use at once, no
+// more: the oldest go back to the system.
+class LongMemory {
+public:
+    struct Part {
+        void* at;
+        std::size_t size;
+    };
+
+private:
+    std::mutex mutex_;
+    std::list<Part> waiting_;  // the oldest first
+    std::size_t in_use_ = 0, most_in_use_ = 0, waits_ = 0;
+
+    static void* allocate(std::size_t size) {
+        const bool huge = size >= 2 * huge_page;
+        void* at = nullptr;
+        if (posix_memalign(&at, huge ? huge_page : cache_line, size)) throw std::bad_alloc();
+#if defined(__linux__)
+        if (huge) madvise(at, size, MADV_HUGEPAGE);  // a wish
+#endif
+        return at;
+    }
+
+public:
+    // At least nbytes, in eighths of a power of two, so that arrays of about a length share blocks.
+    static std::size_t size_of(std::size_t nbytes) {
+        std::size_t step = cache_line;
+        while (16 * step <= nbytes) step *= 2;
+        return std::max(step, (nbytes + step - 1) / step * step);
+    }
+
+    void* take(std::size_t size) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto same = [size](const Part& part) { return part.size == size; };
+        const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(), same);
+        void* at = found == waiting_.rend() ? allocate(size) : found->at;
+        if (found != waiting_.rend()) {
+            waits_ -= size;
+            waiting_.erase(std::next(found).base());
+        }
+        in_use_ += size;
+        most_in_use_ = std::max(most_in_use_, in_use_);
+        return at;
+    }
+
+    void give(void* at, std::size_t size) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        in_use_ -= size;
+        waits_ += size;
+        waiting_.push_back({at, size});
+#if defined(__SANITIZE_ADDRESS__)
+        constexpr bool keeps = false;  // so that a use after the end is found
+#else
+        constexpr bool keeps = true;
+#endif
+        while (waits_ > (keeps ? most_in_use_ : 0)) {
+            std::free(waiting_.front().at);
+            waits_ -= waiting_.front().size;
+            waiting_.pop_front();
+        }
+    }
+
+    std::size_t waits() const { return waits_; }
+};
+
+LongMemory& long_memory() {
+    static LongMemory* const memory = new LongMemory;  // never destroyed: arrays may outlive the module
+    return *memory;
+}
+
+}  // namespace
+
+void bind_memory(py::module_& m) {
+    m.def("empty_long", [](std::size_t n, const py::dtype& dtype) {
+        const std::size_t itemsize = dtype.itemsize(), size = LongMemory::size_of(n * itemsize);
+        auto* part = new LongMemory::Part{long_memory().take(size), size};
+        const py::capsule owner(part, [](void* one) {
+            const auto* given = static_cast<LongMemory::Part*>(one);
+            long_memory().give(given->at, given->size);
+            delete given;
+        });
+        return py::array(dtype, {static_cast<py::ssize_t>(n)}, {static_cast<py::ssize_t>(itemsize)}, part->at, owner);
+    }, py::arg("n"), py::arg("dtype"), "A vector that is not initialised, of memory that earlier ones have left.");
+
+    m.def("waiting_nbytes", [] { return long_memory().waits(); }, "Bytes of memory that earlier vectors have left.");
+}
