@@ -152,7 +152,7 @@ def main(folder):
         steps(cluster, folder / "scalecom-hosts.svg",
               "The slower the link, the more a lossy step saves over an exact all-reduce", FEW)
         steps(cluster, folder / "cluster-steps.svg",
-              "Lossy schemes win on slow links, and most of them at 10 Gbit/s")
+              "Lossy schemes win on slow links, and at 10 Gbit/s, too")
         node(dense, folder / "node-shared.svg")
         accuracy(cluster, folder / "cluster-accuracy.svg")
         bounded(errors, folder / "bounded.svg")
