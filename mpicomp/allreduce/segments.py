@@ -24,8 +24,9 @@ EAGER_BYTES = 60_000  # sent without an answer over TCP: Open MPI's limit is 64 
 EAGER_WINDOW = 16  # such segments in flight in each direction
 SLOW = 0.16e9  # bytes per second, below which answers cost more than the many short messages
 LEAST_BYTES = 128 << 10  # shorter messages to one rank are not cut
-Started = TypeVar("Started")
 PROBE_BYTES, PROBES, PROBE_S = 1 << 20, 16, 0.1  # at most so many probes, none after so many seconds of them
+
+Started = TypeVar("Started")
 
 
 def segments(link: Link, work: Array, message: int, usual: tuple[int, int]) -> tuple[int, int]:

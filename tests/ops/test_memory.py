@@ -42,6 +42,12 @@ def test_arrays_are_those_of_numpy(n, dtype):
     assert (x == 1).all()
 
 
+@pytest.mark.parametrize("n", [2**50, 2**59, 2**62, 2**63])
+def test_more_than_there_is_is_refused(n):
+    with pytest.raises(MemoryError):
+        cpu.empty(n, np.float64)
+
+
 def test_no_two_arrays_share_memory(rng):
     """Whatever the order in which they come and go, on several threads."""
     failures = []

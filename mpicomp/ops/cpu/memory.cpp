@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <list>
 #include <mutex>
 #include <new>
@@ -12,7 +13,6 @@
 #endif
 
 #include "bind.h"
-#include "errors.h"
 
 namespace {
 
@@ -93,7 +93,9 @@ LongMemory& long_memory() {
 
 void bind_memory(py::module_& m) {
     m.def("empty_long", [](std::size_t n, const py::dtype& dtype) {
-        const std::size_t itemsize = dtype.itemsize(), size = LongMemory::size_of(n * itemsize);
+        const std::size_t itemsize = dtype.itemsize();
+        if (n > std::numeric_limits<std::size_t>::max() / 32 / itemsize) throw std::bad_alloc();
+        const std::size_t size = LongMemory::size_of(n * itemsize);
         auto* part = new LongMemory::Part{long_memory().take(size), size};
         const py::capsule owner(part, [](void* one) {
             const auto* given = static_cast<LongMemory::Part*>(one);
