@@ -341,7 +341,7 @@ class MpiLink:
     def isend(self, array: Array, dest: int, most: int | None = None) -> Started | None:
         """Start to send ``array``, which must not change until the request is complete.
 
-        In messages of ``most`` elements, for which the receiver has to give the same number.
+        A longer one goes in messages of ``most`` elements; the receiver has to give the same number.
         """
         if array.size == 0:
             return None

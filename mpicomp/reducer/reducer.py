@@ -414,7 +414,7 @@ class Reducer:
                 if other is None:
                     self.comm.fail_together(pipeline.error_of_gradients(prepared, bucket, ctx))
                     raise
-                again = pipeline.prepare(prepared.flat, other)  # looks at all that the codes of this try did not show
+                again = pipeline.prepare(prepared.flat, other)  # sees what the codes of this try did not show
                 self.comm.fail_together(pipeline.nonfinite_error(again, bucket, other))
                 return self._averaged(again, other, bucket)
             except NonFiniteGradient:

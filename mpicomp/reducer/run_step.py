@@ -169,7 +169,7 @@ class Pipeline:
         with ctx.timer.phase("compress"):
             message = self.exchange.encode(us, choice, ctx)
         narrowed = ctx.result is not None and not ctx.plain
-        beside = message.sent is not None and not narrowed and not ctx.codec.may_overflow(ctx.dtype)
+        beside = message.sent is not None and not self._may_refuse(ctx)
         if beside and not ctx.plain:
             local = self._local(us, message.sent, ctx)
             update = ctx.timer.pieces("update", self._update(us, message.sent, ctx))

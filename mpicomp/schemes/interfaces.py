@@ -288,7 +288,7 @@ class Codec(Part, Protocol):
     kind: str | None = None  #: The type's name for an all-reduce of codes, if NumPy lacks it.
     needs_threshold: bool = False  #: Without an option ``lam`` of its own, the codec sends the selector's threshold.
     block: int | None = None  #: Parts cut at multiples of it have codes of their own, which decode to the same bits.
-    shows_nonfinite: bool = False  #: What is read of NaN or infinity is not finite either.
+    shows_nonfinite: bool = False  #: NaN and infinity are read as NaN or infinity.
     finer: str = ""  #: Options that make ``error_factor`` smaller, for advice.
 
     @property

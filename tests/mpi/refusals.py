@@ -1,4 +1,4 @@
-"""What a step must do that is refused or skipped."""
+"""Checks of steps that are refused or skipped."""
 
 import numpy as np
 import pytest

@@ -70,7 +70,7 @@ class Encoder:
     """The codes of this rank's workers by segment, each made when it is first asked for."""
 
     def __init__(self, us: list[Compensated], segments: Segments, ctx: StepContext) -> None:
-        self._us, self._segments, self._ctx = us, segments, ctx
+        self.us, self._segments, self._ctx = us, segments, ctx
         self._made: dict[tuple[int, int, int], tuple[Array, Array | Coded | None]] = {}
         self._whole: dict[int, Array] = {}  # u by worker, if a piece is one segment
         self.nbytes = 0  # of all codes so far
@@ -82,7 +82,7 @@ class Encoder:
         if key not in self._made:
             place = self._place(*key)
             codes = self._ctx.codec.encode(self.values(place), place, self._ctx)
-            if self._us[local].memory is not None and self._segments.many and overlap(codes, self._room(place)):
+            if self.us[local].memory is not None and self._segments.many and overlap(codes, self._room(place)):
                 codes = codes.copy()
             self.nbytes += codes.nbytes
             self._made[key] = codes, None
@@ -120,13 +120,13 @@ class Encoder:
     def values(self, place: Place) -> Array:
         """A worker's values, which are good until the next ones are asked for."""
         local = place.worker - self._ctx.first_worker
-        u = self._us[local].span(place.start, place.stop)
+        u = self.us[local].span(place.start, place.stop)
         if u.memory is None:
             return u.gradient
         if self._segments.many:
             return u.copy_to(self._room(place), self._ctx.ops)
         if local not in self._whole:  # one pass for all pieces
-            self._whole[local] = self._ctx.whole(self._us[local], f"pieces-{local}")
+            self._whole[local] = self._ctx.whole(self.us[local], f"pieces-{local}")
         return self._whole[local][place.start : place.stop]
 
     def _place(self, local: int, owner: int, index: int) -> Place:
@@ -146,7 +146,7 @@ class PieceAverager:
     kept : array or None
         The second memory of this rank's piece.
     whole : bool
-        The ``total`` of all segments is asked for.
+        Keep the ``total`` of all segments.
 
     Attributes
     ----------

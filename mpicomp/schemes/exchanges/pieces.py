@@ -23,12 +23,11 @@ UNUSED: State = {"residual": np.empty(0, np.float32), "start": np.array(NOTHING)
 
 
 class PieceCodes(NamedTuple):
-    """Message: the codes of all segments; room for the mean."""
+    """Message: the codes of all segments."""
 
     segments: Segments
     encoder: Encoder
     sent: list[Sent]
-    room: Array
 
 
 class Pieces(Exchange[Everything, PieceCodes]):
@@ -39,7 +38,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
     kept back, quantises again and keeps the error (the second memory); all-gather of these codes. A codec whose
     neighbours are coded by blocks has its pieces sent in segments: while one is averaged, the next is quantised and on
     its way to its owner; while one is decoded, the next is gathered. If the codes show NaN and infinity and nothing is
-    kept back, ranks agree between the hops that the mean is finite (16 bytes), and nobody looks at the values.
+    kept back, ranks agree between the hops that the mean is finite (16 bytes), and the values are not searched.
     Cost: 2 (p-1)/p C bytes per rank, C those of a code of n values ((w+1) (p-1)/p C with w workers a rank). It does not
     grow with the number of ranks. Where lengths of codes are not known, 8 bytes per message for its length, 8 for that
     of each code in it.
@@ -86,11 +85,11 @@ class Pieces(Exchange[Everything, PieceCodes]):
                                for local in range(len(us)) for owner in segments.owners(0)), ctx)
         sent = [_sent(local, encoder, ctx) if ctx.remembers else Sent(None, u.gradient)  # else not read
                 for local, u in enumerate(us)]
-        return PieceCodes(segments, encoder, sent, self._room(us, ctx))
+        return PieceCodes(segments, encoder, sent)
 
     def combine(self, message: PieceCodes, ctx: StepContext) -> Exchanged:
         start, stop = message.segments.piece(ctx.comm.rank)
-        residual, mean, keeps = self._open(ctx), message.room, self.second_memory
+        residual, mean, keeps = self._open(ctx), _room_for_mean(message.encoder.us, ctx), self.second_memory
         hops = PieceAverager(message.segments, message.encoder, residual if keeps else None, keeps, ctx)
         hops.run(mean)
         # A narrow wire may have overflowed: then the step is refused, and this memory stays as it was, too.
@@ -105,10 +104,6 @@ class Pieces(Exchange[Everything, PieceCodes]):
                 residual[part] = values
         bits = 8.0 * message.encoder.nbytes / len(message.sent)
         return Exchanged(Mean(None, mean, ctx.n), message.sent, bits)
-
-    def _room(self, us: list[Compensated], ctx: StepContext) -> Array:
-        """An array for the mean."""
-        return _room_for_mean(us, ctx)
 
     # -- the second memory
 
@@ -167,9 +162,6 @@ class FirstHop(Pieces):
         hops.add()
         bits = 8.0 * message.encoder.nbytes / len(message.sent)
         return Exchanged(Mean(None, hops.total, ctx.n), message.sent, bits)
-
-    def _room(self, us: list[Compensated], ctx: StepContext) -> Array:
-        return ctx.ops.empty(0, ctx.dtype)
 
 
 def _piece(ctx: StepContext) -> tuple[int, int]:
