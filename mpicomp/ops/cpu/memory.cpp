@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::size_t cache_line = 64, huge_page = std::size_t{2} << 20;
 
-// Freed blocks wait for the next array of their size, the latest first. So many bytes wait as were in use at once, no
-// more: the oldest go back to the system.
+// Freed blocks wait for the next array of their size, the latest first. With those in use they are at most twice as many
+// bytes as were ever in use at once: the oldest go back to the system.
 class LongMemory {
 public:
     struct Part {
@@ -42,6 +42,21 @@ private:
         return at;
     }
 
+    // Makes room for `more` bytes.
+    void free_oldest(std::size_t more) {
+#if defined(__SANITIZE_ADDRESS__)
+        constexpr bool keeps = false;  // so that a use after the end is found
+#else
+        constexpr bool keeps = true;
+#endif
+        const std::size_t used = in_use_ + more, most = std::max(most_in_use_, used);
+        while (!waiting_.empty() && !(keeps && used + waits_ <= 2 * most)) {
+            std::free(waiting_.front().at);
+            waits_ -= waiting_.front().size;
+            waiting_.pop_front();
+        }
+    }
+
 public:
     // At least nbytes, in eighths of a power of two, so that arrays of about a length share blocks.
     static std::size_t size_of(std::size_t nbytes) {
@@ -54,8 +69,12 @@ public:
         const std::lock_guard<std::mutex> lock(mutex_);
         const auto same = [size](const Part& part) { return part.size == size; };
         const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(), same);
-        void* at = found == waiting_.rend() ? allocate(size) : found->at;
-        if (found != waiting_.rend()) {
+        void* at = nullptr;
+        if (found == waiting_.rend()) {
+            free_oldest(size);
+            at = allocate(size);
+        } else {
+            at = found->at;
             waits_ -= size;
             waiting_.erase(std::next(found).base());
         }
@@ -69,16 +88,7 @@ public:
         in_use_ -= size;
         waits_ += size;
         waiting_.push_back({at, size});
-#if defined(__SANITIZE_ADDRESS__)
-        constexpr bool keeps = false;  // so that a use after the end is found
-#else
-        constexpr bool keeps = true;
-#endif
-        while (waits_ > (keeps ? most_in_use_ : 0)) {
-            std::free(waiting_.front().at);
-            waits_ -= waiting_.front().size;
-            waiting_.pop_front();
-        }
+        free_oldest(0);
     }
 
     std::size_t waits() const { return waits_; }
