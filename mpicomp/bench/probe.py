@@ -35,6 +35,7 @@ LOST_LATENCY = 1e-7  # lower bound of a latency
 AGREED_BYTES = 128 << 10  # a message that both ranks agree on first
 PIECE_S, BESIDE = 2e-4, 3  # seconds of a piece of work beside a message; seconds of all pieces, in those of the message
 PIECE = 1 << 14  # elements
+PAIRS = 9  # of that work alone and beside messages, in turn
 
 
 def machine(comm: Comm, say: Callable[[str, float], None] = lambda text, done: None) -> dict[str, Any]:
@@ -128,8 +129,8 @@ def time_beside(messages: Callable[[Wait], None], seconds: float, everyone: Comm
         messages(wait)
         work(left * times)
 
-    alone = typical(lambda: work(pieces * times), everyone)
-    return max(0.0, typical(both, everyone) - alone)
+    longer = [timed(both, everyone) - timed(lambda: work(pieces * times), everyone) for _ in range(PAIRS)]
+    return max(0.0, median(longer))
 
 
 def own_time_of_step(comm: Comm) -> float:

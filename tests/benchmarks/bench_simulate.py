@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from figures import ALONE, MEASURE, MIB, VENV, Hosts, answer, main, ms, on_node, save, table
@@ -25,6 +26,7 @@ from mpicomp.simulate import predict, program_of
 from mpicomp.simulate.models import named
 
 CLOSE = 0.15  # how far a prediction may be off
+ROUNDS = 3  # of measuring
 LENGTHS = {"1 MiB": MIB // 4, "100 MiB": 100 * MIB // 4}
 WHATS = {"ring": "ring", "halving-doubling": "halving_doubling", "leader": "scalecom:chunk=112,beta=0.1",
          "gather": "topk-global:density=0.01"}  # fmt: skip
@@ -57,11 +59,11 @@ def predicted(machine, what, model, size=4):
 
 
 def compared(machine_of, taken):
-    """Rows of measured seconds by length and name, beside the mean of the predictions for several machines."""
+    """Rows of measured seconds by length and name, beside the median of the predictions for several machines."""
     rows = []
     for length, seconds in taken.items():
         for name, what in WHATS.items():
-            guess = sum(predicted(machine, what, str(LENGTHS[length])) for machine in machine_of) / len(machine_of)
+            guess = median(predicted(machine, what, str(LENGTHS[length])) for machine in machine_of)
             rows.append({"": name, "length": length, "predicted ms": ms(guess), "measured ms": ms(seconds[what]),
                          "off, at most 15 %": verdict(guess, seconds[what])})
     return rows
@@ -70,14 +72,18 @@ def compared(machine_of, taken):
 def calibration(describe, measure, quick):
     """Rows of every algorithm and length; `measure(task, settings)` runs a task of measure.py.
 
-    The machine is described before and after, and the mean of both predictions counts: a shared one's memory is faster
-    in some minutes than in others.
+    The machine is described before, between and after rounds of measuring. Medians of predictions and of rounds count:
+    a shared machine's memory is faster in some minutes than in others.
     """
     lengths = dict(list(LENGTHS.items())[: 1 if quick else None])
-    before = describe()
-    taken = {length: measure("steps", {"n": n, "names": list(WHATS.values())}) for length, n in lengths.items()}
-    both = [before, describe()]
-    return compared(both, taken), {"machines": [machines.dump(machine) for machine in both], **taken}
+    described, rounds = [describe()], []
+    for _ in range(1 if quick else ROUNDS):
+        rounds.append({length: measure("steps", {"n": n, "names": list(WHATS.values())})
+                       for length, n in lengths.items()})
+        described.append(describe())
+    taken = {length: {what: median(one[length][what] for one in rounds) for what in WHATS.values()}
+             for length in lengths}
+    return compared(described, taken), {"machines": [machines.dump(machine) for machine in described], **taken}
 
 
 def hosts_at(rate):
