@@ -14,7 +14,6 @@ from ..ops import knows, ops_for
 from ..ops.array_lists import ArrayFacts, ArrayList, adjacent, any_overlap
 from ..ops.device import device_of, finish_others
 from ..ops.host_arrays import host_array
-from ..schemes.scratch import Scratch
 from ..schemes.values import Mean, Span
 from ..types import Array, address, dtype_name, overlap
 
@@ -146,7 +145,7 @@ class Bucket:
             return list(grads) if self.form == "list" else None
         return [grads] if self.form == "array" else None
 
-    def flatten(self, arrays: list[Array], scratch: Scratch) -> list[Array]:
+    def flatten(self, arrays: list[Array]) -> list[Array]:
         """One flat vector per worker, in the dtype of computation: a view if nothing has to be moved."""
         rows = [[array[w] for array in arrays] for w in range(self.workers)] if self.workers > 1 else [arrays]
         if len(arrays) == 1 and self.compute == self.dtype:
@@ -154,7 +153,7 @@ class Bucket:
         vector = self._common_vector(arrays)
         if vector is not None:
             return [vector]
-        return [self._pack(row, scratch.array(f"bucket-{w}", self.total, self.compute)) for w, row in enumerate(rows)]
+        return [self._pack(row) for row in rows]
 
     def write(self, mean: Mean, out: Output) -> None:
         """Write a mean into the caller's memory."""
@@ -260,7 +259,8 @@ class Bucket:
     def _own(self, array: Array) -> tuple[int, ...]:
         return tuple(array.shape[1:] if self.workers > 1 else array.shape)
 
-    def _pack(self, arrays: list[Array], flat: Array) -> Array:
+    def _pack(self, arrays: list[Array]) -> Array:
+        flat = self.ops.empty(self.total, self.compute)
         self.ops.pack(self._in_order(arrays), flat)
         return flat
 

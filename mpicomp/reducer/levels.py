@@ -135,7 +135,7 @@ class TwoLevels(OneLevel):
         whole, ops = _whole(ctx), ctx.ops
         total, *others = (g[: whole.n] for g in flat)
         if others:
-            first, total = total, ctx.scratch.array("node-sum", whole.n, ctx.dtype)
+            first, total = total, ops.empty(whole.n, ctx.dtype)
             total[:] = first
             for other in others:
                 ops.add(total, other)

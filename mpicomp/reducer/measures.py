@@ -50,7 +50,7 @@ class Measures(Stateful):
 
     def begin(self, us: list[Compensated], ctx: StepContext) -> None:
         """Note what the step's update will overwrite."""
-        self._u = [ctx.whole(u, f"measures-{worker}") for worker, u in enumerate(us)]
+        self._u = [ctx.whole(u) for u in us]
         self._chosen = [self._choice(u, ctx) for u in us]
 
     def end(self, sent: list[Sent], stats: StepStats, ctx: StepContext) -> dict[str, float]:

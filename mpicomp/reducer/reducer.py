@@ -222,7 +222,7 @@ class Reducer:
         bucket, ctx = self._laid_out or self._lay_out(arrays, "shift of step")
         flat: list[Array] = []
         try:
-            flat = bucket.flatten(self._read(bucket, arrays), ctx.scratch)
+            flat = bucket.flatten(self._read(bucket, arrays))
             if any(ctx.overflows(Compensated(None, one)) for one in flat):
                 raise NonFiniteGradient(f"a shift must hold magnitudes below {ctx.limit:g} alone, in {ctx.dtype}: it "
                                         "is kept from step to step")
@@ -361,7 +361,7 @@ class Reducer:
             if self._left_out:
                 left_out, dense = bucket.spans_of(self._left_out)
                 self._pipeline.set_aside(self._levels.spans(left_out, template), dense)
-            flat = bucket.flatten(arrays, template.scratch)
+            flat = bucket.flatten(arrays)
             target = bucket.target(arrays, flat, output and output.vector)
             ctx = self._pipeline.exchange.context(template)
             ctx = self._levels.at_step(ctx, self.step, measured, target, left_out)

@@ -260,9 +260,7 @@ def _start_tail(flat: list[Array], ctx: StepContext) -> Callable[[], Array]:
     tails = [g[ctx.n :] for g in flat]
     beside = bool(ctx.n) and tails[0].nbytes >= IN_FLIGHT_BYTES
     beside = beside and (ctx.comm.flies or isinstance(tails[0], np.ndarray))  # MPI's own call takes host arrays
-    # Kept, since a long vector's fresh pages take time in each step; what comes of it is copied.
-    room = ctx.scratch.array("dense-mean", tails[0].size, tails[0].dtype)
-    mean = _start_mean(tails, room, ctx, beside=beside)
+    mean = _start_mean(tails, ctx.ops.empty(tails[0].size, tails[0].dtype), ctx, beside=beside)
 
     def finish() -> Array:
         with ctx.timer.phase("exchange"):

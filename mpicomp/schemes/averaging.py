@@ -98,11 +98,11 @@ def mean_of_values(values: Array, target: Array, ctx: StepContext) -> Array:
     return target
 
 
-def room_for_mean(key: str, us: list[Compensated], ctx: StepContext) -> Array:
+def room_for_mean(us: list[Compensated], ctx: StepContext) -> Array:
     """An array for a dense mean that may be written while ``us`` are still read: the caller's if possible."""
     target = ctx.target
     if target is None or ctx.codec.may_overflow(ctx.dtype) or any(overlap(target, u.gradient) for u in us):
-        return ctx.scratch.array(key, ctx.n, ctx.dtype)
+        return ctx.ops.empty(ctx.n, ctx.dtype)
     return target
 
 

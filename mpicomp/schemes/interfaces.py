@@ -19,7 +19,6 @@ from ..ops.arguments import Coded, Key
 from ..ops.protocol import Ops
 from ..types import Array
 from .options import Option
-from .scratch import Scratch
 from .stateful import Stateful
 from .timing import PhaseTimer, Trace
 from .values import Choice, Compensated, Exchanged, Mean, Message, Misfits, Once, Place, Sent, Span, Tensor
@@ -48,10 +47,10 @@ class StepContext:
     check_finite: bool  #: NaN and infinity are refused, or the step is left out; else they are averaged.
     #: Largest number of the result's dtype, and the least that becomes infinite, if it is narrower than ``dtype``.
     result: tuple[float, float] | None
-    scratch: Scratch
     timer: PhaseTimer
     trace: Trace | None
     first_worker: int  #: The number of this rank's first worker.
+    of_layout: Once = field(default_factory=Once)  #: Results that follow from the layout, in all steps.
     in_flight: list[Request] = field(default_factory=list)
     number: int = -1  #: The step's, from 0.
     remembers: bool = True  #: A memory, or the step's measures, read what was sent.
@@ -88,9 +87,9 @@ class StepContext:
         """Key of a worker's random numbers in this step. Numbers from ``workers.total`` on are for ranks."""
         return Key(self.seed, self.number, worker)
 
-    def whole(self, u: Compensated, key: str) -> Array:
-        """u as one array, which the caller may overwrite; kept under ``key``."""
-        return u.copy_to(self.scratch.array(key, u.n, u.gradient.dtype), self.ops)
+    def whole(self, u: Compensated) -> Array:
+        """u as one array, which the caller may overwrite."""
+        return u.copy_to(self.ops.empty(u.n, u.gradient.dtype), self.ops)
 
     def select(self, u: Compensated) -> tuple[Array | None, Array | None]:
         """The selector's selection in its compact form, and as ascending indices (None: all)."""

@@ -16,9 +16,8 @@ from ..schemes.codecs._groups import column_starts
 from ..schemes.interfaces import StepContext
 from ..schemes.parts import Parts
 from ..schemes.registry import Scheme
-from ..schemes.scratch import Scratch
+from ..schemes.values import Once
 from ..schemes.workers import Workers
-from ..types import Array
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost, as_array
 from .ghost_ops import BIN, STEP, GhostOps, as_ops
@@ -44,20 +43,13 @@ def kinds(scheme: Scheme) -> list[tuple[int, float]]:
     return [(first[kind], count / period) for kind, count in counts.most_common()]
 
 
-class SettledScratch(Scratch):
-    """Scratch as it is after the first step, when its arrays are there."""
-
-    def array(self, key: str, n: int, dtype: np.dtype) -> Array:
-        return self.ops.zeros(n, dtype)
-
-
 class Rehearsal:
     """Steps of a scheme on a model's gradients, one worker a rank, as many ranks as asked for."""
 
     def __init__(self, scheme: Scheme, model: Model, place: Place, algorithm: str) -> None:
         self.scheme, self.size, self._per_node = _warmed_up(scheme), place.size, place.ranks_per_node
         self._algorithm = algorithm
-        self._scratch: dict[int, Scratch] = {}  # of the first rank that ran, by slice
+        self._of_layout: dict[int, Once] = {}  # results of the first rank that ran, by slice
         self.sliced = scheme.options["nodes"] == "yes" and 1 < self._per_node < self.size
         self.one_node = place.nodes == 1
         self.slow = place.slow(place.fewest if self.sliced else 1)
@@ -92,10 +84,10 @@ class Rehearsal:
         levels = reducer_levels(comm, self.scheme)
         ops = GhostOps(script.tape.work, layout.n, self.passing)
         which = rank % self._per_node if self.sliced else 0
-        self._scratch[which] = scratch = SettledScratch(as_ops(ops), self._scratch.get(which))
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
         ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
-                         options["seed"], self._algorithm, check_finite=True, scratch=scratch)
+                         options["seed"], self._algorithm, check_finite=True, ops=as_ops(ops),
+                         of_layout=self._of_layout.setdefault(which, Once()))
         ctx = levels.at_step(levels.context(ctx), number, False, None, [])
         _settle(parts, ctx, ops)
         pipeline = Pipeline(parts, levels)

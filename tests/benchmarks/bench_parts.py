@@ -21,9 +21,8 @@ from bench_ops import seconds
 
 from mpicomp.ops import cpu
 from mpicomp.schemes.codecs import CODECS
-from mpicomp.schemes.scratch import Scratch
 from mpicomp.schemes.selectors import SELECTORS
-from mpicomp.schemes.values import Compensated, Place
+from mpicomp.schemes.values import Compensated, Once, Place
 from mpicomp.schemes.workers import Workers
 
 DENSITY = 0.001
@@ -49,7 +48,7 @@ def step_of(shape: tuple[int, int]) -> Any:
     return SimpleNamespace(
         ops=cpu, number=0, n=n, spans=[(0, n)], tensors=[(0, n, shape)], dtype=np.dtype(np.float32),
         workers=Workers.equal(1, 1),
-        density=lambda target, span: target, key=lambda worker: cpu.Key(1, 0, worker), scratch=Scratch(cpu),
+        density=lambda target, span: target, key=lambda worker: cpu.Key(1, 0, worker), of_layout=Once(),
         once=lambda key, make: make(), schedule=SimpleNamespace(settled_from=float("inf")),
     )
 

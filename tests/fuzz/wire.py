@@ -44,7 +44,7 @@ def step_on(text: str, rng: np.random.Generator, workers: int = 1) -> tuple[Step
     grads = [np.asarray(g, dtype) for g in grads]
     bucket = Bucket(grads, workers)
     ctx, parts = step_of(text, bucket, workers)
-    return ctx, parts.exchange, [Compensated(None, g) for g in bucket.flatten(grads, ctx.scratch)]
+    return ctx, parts.exchange, [Compensated(None, g) for g in bucket.flatten(grads)]
 
 
 def gathered(text: str, rng: np.random.Generator) -> tuple[bytes, Read]:

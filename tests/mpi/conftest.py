@@ -91,6 +91,17 @@ def seed(world):
 
 
 @pytest.fixture
+def allocated(monkeypatch):
+    """Number of elements of every array in host memory that operations make."""
+    from mpicomp.ops import ops_for
+
+    sizes, ops = [], ops_for(np.empty(0))
+    empty = ops.empty
+    monkeypatch.setattr(ops, "empty", lambda n, dtype: sizes.append(n) or empty(n, dtype))
+    return sizes
+
+
+@pytest.fixture
 def shared_tmp(world, tmp_path_factory):
     """One new folder that all ranks see."""
     path = str(tmp_path_factory.mktemp("shared")) if world.rank == 0 else None

@@ -181,7 +181,7 @@ def test_nothing_is_copied(comm):
     reducer.reduce(bucket.arrays, out=bucket.arrays)
     layout = reducer._laid_out.bucket
     arrays = list(bucket.arrays.values())
-    for vector in (layout.flatten(arrays, None)[0], layout.flat_view(arrays)):
+    for vector in (layout.flatten(arrays)[0], layout.flat_view(arrays)):
         assert vector.ctypes.data == bucket.flat.data_ptr()
         assert vector.size == bucket.flat.numel()
 

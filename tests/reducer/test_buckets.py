@@ -9,10 +9,7 @@ import pytest
 from mpicomp import ops
 from mpicomp.errors import BufferRefused, InvalidArgument
 from mpicomp.reducer.layout import Bucket
-from mpicomp.schemes.scratch import Scratch
 from mpicomp.types import address, overlap
-
-scratch = Scratch(ops.ops_for(np.empty(0)))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -22,7 +19,7 @@ def test_round_trip(form, dtype):
     arrays = [rng.standard_normal(shape).astype(dtype) for shape in [(3, 4), (0,), (), (5,)]]
     grads = {"array": arrays[0], "list": arrays, "dict": dict(zip("abcd", arrays, strict=True))}[form]
     bucket = Bucket(grads, 1)
-    (flat,) = bucket.flatten(bucket.read(grads), scratch)
+    (flat,) = bucket.flatten(bucket.read(grads))
     assert flat.shape == (bucket.n,)
     back = bucket.unflatten(flat)
     assert type(back) is type(grads)
@@ -41,7 +38,7 @@ def test_tuples_stay_tuples():
     arrays = [np.zeros((2, 3)), np.ones(2)]
     for grads in (tuple(arrays), Pair(*arrays), arrays):
         bucket = Bucket(grads, 1)
-        (flat,) = bucket.flatten(bucket.read(grads), scratch)
+        (flat,) = bucket.flatten(bucket.read(grads))
         back = bucket.unflatten(flat, grads)
         assert type(back) is type(grads)
         for before, after in zip(arrays, back, strict=True):
@@ -55,7 +52,7 @@ def test_subclasses_are_read_as_plain_arrays():
     for one in (np.asmatrix(data), data.view(np.recarray), data.view(type("Own", (np.ndarray,), {}))):
         for grads in (one, [one], {"w": one, "b": one}):
             bucket = Bucket(grads, 1)
-            (flat,) = bucket.flatten(bucket.read(grads), scratch)
+            (flat,) = bucket.flatten(bucket.read(grads))
             np.testing.assert_array_equal(flat[:6], data.reshape(-1))
             assert type(flat) is np.ndarray
         bucket = Bucket(one, 1)
@@ -64,14 +61,14 @@ def test_subclasses_are_read_as_plain_arrays():
 
 def test_one_array_is_not_copied():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    (flat,) = Bucket(array, 1).flatten([array], scratch)
+    (flat,) = Bucket(array, 1).flatten([array])
     assert np.shares_memory(flat, array)
 
 
 def test_workers_are_rows():
     grads = {"a": np.arange(6.0).reshape(3, 2), "b": np.arange(3.0)}
     bucket = Bucket(grads, 3)
-    flat = bucket.flatten(bucket.read(grads), scratch)
+    flat = bucket.flatten(bucket.read(grads))
     np.testing.assert_array_equal(np.stack(flat), [[0, 1, 0], [2, 3, 1], [4, 5, 2]])
     assert bucket.where(2) == "b[]"
 
@@ -141,7 +138,7 @@ def test_views_of_one_vector_on_a_device_are_taken_for_it(on_device):
     views = {"a": whole[2:8].reshape(2, 3), "none": whole[8:8], "b": whole[8:17]}
     bucket = Bucket(views, 1)
     arrays = list(views.values())
-    vector, = bucket.flatten(arrays, None)
+    vector, = bucket.flatten(arrays)
     assert (address(vector), vector.size) == (address(whole[2:]), 15)
     assert address(bucket.flat_view(arrays)) == address(vector)
     assert address(bucket.target(arrays, [vector], bucket.flat_view(arrays))) == address(vector)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from mpicomp.ops import cpu, oracle
-from mpicomp.schemes.scratch import Scratch
 from mpicomp.schemes.selectors import SELECTORS
-from mpicomp.schemes.values import Compensated
+from mpicomp.schemes.values import Compensated, Once
 
 ESTIMATED = ["sampled", "gaussian", "sidco"]
 AGREED = ["random-k", "rows"]
@@ -24,7 +23,7 @@ def fake_step(n, ops=cpu, number=0, cuts=(), seed=0):
     return SimpleNamespace(
         ops=ops, number=number, n=n, spans=list(pairwise(ends)),
         density=lambda target, span: target, key=lambda worker: ops.Key(seed, number, worker),
-        scratch=Scratch(ops), seed=seed, once=lambda key, make: make(),
+        of_layout=Once(), seed=seed, once=lambda key, make: make(),
         schedule=SimpleNamespace(settled_from=float("inf")),
     )
 

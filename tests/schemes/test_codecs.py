@@ -11,8 +11,7 @@ from mpicomp.ops.arguments import Key
 from mpicomp.schemes import Scheme
 from mpicomp.schemes.codecs import CODECS, _groups
 from mpicomp.schemes.options import resolve
-from mpicomp.schemes.scratch import Scratch
-from mpicomp.schemes.values import Place
+from mpicomp.schemes.values import Once, Place
 from mpicomp.schemes.workers import Workers
 
 TENSORS = [(0, 60, (6, 10)), (60, 60, (0, 4)), (60, 61, ()), (61, 91, (30,)), (91, 300, (11, 19))]
@@ -26,7 +25,7 @@ class FakeStep:
     def __init__(self, dtype=np.float32, number=0, tensors=TENSORS, workers=1, lam=0.25):
         self.ops, self.dtype, self.number = ops_for(np.empty(0)), np.dtype(dtype), number
         self.tensors, self.n, self.workers = tensors, tensors[-1][1], Workers.equal(workers, 1)
-        self.selector, self._lam, self.scratch = self, lam, Scratch(self.ops)
+        self.selector, self._lam, self.of_layout = self, lam, Once()
 
     def threshold(self, step):
         return self._lam

@@ -61,8 +61,8 @@ def bounds_by(name: Hashable, starts: Callable[[], np.ndarray], place: Place, ct
     if indices is not None:
         return place.once("groups", lambda: ctx.ops.group_bounds(of_list(indices, ctx.tensors, ctx.ops)))
     key = ("groups", name, place.start, place.stop)
-    everywhere = ctx.scratch.once(("starts", name), starts)  # once for the places of all pieces
-    return ctx.scratch.once(key, lambda: ctx.ops.group_bounds(within(everywhere, place.start, place.stop)))
+    everywhere = ctx.of_layout(("starts", name), starts)  # once for the places of all pieces
+    return ctx.of_layout(key, lambda: ctx.ops.group_bounds(within(everywhere, place.start, place.stop)))
 
 
 def bounds_by_tensor(place: Place, ctx: StepContext) -> Array:
@@ -77,7 +77,7 @@ def bounds_by_length(length: int, place: Place, ctx: StepContext) -> Array:
 
     if place.indices is not None:
         return place.once(("groups", length), make)
-    return ctx.scratch.once(("groups", length, place.size), make)
+    return ctx.of_layout(("groups", length, place.size), make)
 
 
 def bounds_of_one(size: int, ctx: StepContext) -> Array:
@@ -85,7 +85,7 @@ def bounds_of_one(size: int, ctx: StepContext) -> Array:
     def make() -> Array:
         return ctx.ops.group_bounds(np.array([0, size], np.int64))
 
-    return ctx.scratch.once("one group", make) if size == ctx.n else make()
+    return ctx.of_layout("one group", make) if size == ctx.n else make()
 
 
 def peak(values: Array, ctx: StepContext) -> float:

@@ -50,8 +50,7 @@ class Dense(Exchange[Everything, Vectors]):
             return Vectors(None, us[0], [Sent(None, us[0].gradient)])  # not read
         places = [ctx.place(worker, None) for worker in range(len(us))]
         # Integers of a unit are arrays of their own; other codes may be the values, and are overwritten.
-        values = [u.gradient if ctx.codec.shares_scale and u.memory is None else ctx.whole(u, f"dense-{worker}")
-                  for worker, u in enumerate(us)]
+        values = [u.gradient if ctx.codec.shares_scale and u.memory is None else ctx.whole(u) for u in us]
         codes = averaging.encode_all(values, places, ctx)
         if ctx.remembers:
             values = [ctx.codec.decode(one, place, ctx) for one, place in zip(codes, places, strict=True)]
@@ -76,7 +75,7 @@ class Dense(Exchange[Everything, Vectors]):
         nbytes = 0
         values = ctx.target
         if values is None or (narrows and not (in_half and u.memory is None)):  # an overflow leaves what was given
-            values = ctx.scratch.array("dense-0", u.n, u.gradient.dtype)
+            values = ctx.ops.empty(u.n, u.gradient.dtype)
         if u.memory is None and ctx.codec.sends_unchanged(ctx.dtype):
             return averaging.mean_of_values(u.gradient, values, ctx), values.nbytes
         unchanged = u.memory is None and (narrows or overlap(values, u.gradient))

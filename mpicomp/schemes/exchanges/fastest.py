@@ -119,7 +119,7 @@ class Fastest(Exchange[Choice, Observed]):
         return choice
 
     def encode(self, us: list[Compensated], choice: Choice, ctx: StepContext) -> Observed:
-        copies = [ctx.whole(u, f"fastest-{worker}") for worker, u in enumerate(us)] if self._measures else []
+        copies = [ctx.whole(u) for u in us] if self._measures else []
         inner = self._now.exchange.encode(_without_memory(us) if ctx.plain else us, choice, ctx)
         return Observed(copies, us, inner, self._empties and not ctx.plain)
 

@@ -82,7 +82,7 @@ class Gather(Exchange[Chosen, Bundle]):
             sent = [_sent(part, place, ctx) for part, place in zip(parts, places, strict=True)]
         else:  # not read
             sent = [Sent(*one) for one in zip(choice.lists, choice.values, strict=True)]
-        return Bundle(parts, places, sent, partial(averaging.room_for_mean, "gather-mean", us, ctx))
+        return Bundle(parts, places, sent, partial(averaging.room_for_mean, us, ctx))
 
     def combine(self, message: Bundle, ctx: StepContext) -> Exchanged:
         packed = message_format.pack(message.parts, ctx.ops)

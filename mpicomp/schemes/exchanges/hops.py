@@ -82,8 +82,6 @@ class Encoder:
         if key not in self._made:
             place = self._place(*key)
             codes = self._ctx.codec.encode(self.values(place), place, self._ctx)
-            if self.us[local].memory is not None and self._segments.many and overlap(codes, self._room(place)):
-                codes = codes.copy()
             self.nbytes += codes.nbytes
             self._made[key] = codes, None
         return self._made[key][0]
@@ -118,22 +116,19 @@ class Encoder:
                 del self._made[key]
 
     def values(self, place: Place) -> Array:
-        """A worker's values, which are good until the next ones are asked for."""
+        """A worker's values."""
         local = place.worker - self._ctx.first_worker
         u = self.us[local].span(place.start, place.stop)
         if u.memory is None:
             return u.gradient
         if self._segments.many:
-            return u.copy_to(self._room(place), self._ctx.ops)
+            return self._ctx.whole(u)
         if local not in self._whole:  # one pass for all pieces
-            self._whole[local] = self._ctx.whole(self.us[local], f"pieces-{local}")
+            self._whole[local] = self._ctx.whole(self.us[local])
         return self._whole[local][place.start : place.stop]
 
     def _place(self, local: int, owner: int, index: int) -> Place:
         return self._segments.place(self._ctx.first_worker + local, owner, index)
-
-    def _room(self, place: Place) -> Array:
-        return self._ctx.scratch.array("pieces-u", self._segments.length, self._ctx.dtype)[: place.size]
 
 
 class PieceAverager:
@@ -159,7 +154,7 @@ class PieceAverager:
         self._segments, self._encoder, self._kept, self._whole, self._ctx = segments, encoder, kept, whole, ctx
         self._start, stop = segments.piece(ctx.comm.rank)
         room = stop - self._start if whole else min(segments.length, stop - self._start)
-        self.total = ctx.scratch.array("pieces-total", room, ctx.dtype)
+        self.total = ctx.ops.empty(room, ctx.dtype)
         size, rank = ctx.comm.size, ctx.comm.rank
         self._peers = [(rank + distance) % size for distance in range(1, size)]  # so that not all send to one at once
 

@@ -108,12 +108,12 @@ class LowRank(Exchange[Factors, Factors]):
 
     def combine(self, message: Factors, ctx: StepContext) -> Exchanged:
         layout, us = message.layout, message.us
-        mean = averaging.room_for_mean("low-rank-mean", us, ctx)
+        mean = averaging.room_for_mean(us, ctx)
         bits = self._matrices(us, layout, mean, ctx) if layout.matrices else 0.0
         sent = [Sent(None, mean)] * len(us)
         if layout.dense:
             dense, more = _dense(us, layout, mean, ctx)
-            sent, bits = [_sent(mean, own, worker, layout, ctx) for worker, own in enumerate(dense)], bits + more
+            sent, bits = [_sent(mean, own, layout, ctx) for own in dense], bits + more
         return Exchanged(Mean(None, mean, ctx.n), sent, bits)
 
     def check(self, ctx: StepContext) -> None:
@@ -123,7 +123,7 @@ class LowRank(Exchange[Factors, Factors]):
                                   "with arrays of the same shapes")
 
     def _layout(self, ctx: StepContext) -> Layout:
-        return ctx.scratch.once("low-rank-layout", lambda: lay_out(ctx.tensors, self.rank))
+        return ctx.of_layout("low-rank-layout", lambda: lay_out(ctx.tensors, self.rank))
 
     def _seen(self, layout: Layout) -> Layout:
         """The matrices as the first factor sees them: each as its transpose if ``orthogonal=columns``."""
@@ -132,8 +132,8 @@ class LowRank(Exchange[Factors, Factors]):
     def _matrices(self, us: list[Compensated], layout: Layout, mean: Array, ctx: StepContext) -> float:
         """Write the matrices' means; the bits that travelled."""
         ops = ctx.ops
-        seen = ctx.scratch.once("low-rank-seen", lambda: self._seen(layout))
-        factors = ctx.scratch.once("low-rank-factors", seen.transposed)
+        seen = ctx.of_layout("low-rank-seen", lambda: self._seen(layout))
+        factors = ctx.of_layout("low-rank-factors", seen.transposed)
         there: Product = ops.project
         back: Product = ops.project_back
         if self.transposed:
@@ -204,9 +204,9 @@ def _dense(us: list[Compensated], layout: Layout, mean: Array, ctx: StepContext)
     return own, 8.0 * codes[0].nbytes
 
 
-def _sent(mean: Array, own: Array, worker: int, layout: Layout, ctx: StepContext) -> Sent:
+def _sent(mean: Array, own: Array, layout: Layout, ctx: StepContext) -> Sent:
     """Sent values of a worker: of matrices the mean, so that its memory keeps the difference; else its own values."""
-    values = ctx.scratch.array(f"low-rank-sent-{worker}", ctx.n, ctx.dtype)  # fresh pages would take longer
+    values = ctx.ops.empty(ctx.n, ctx.dtype)
     values[:] = mean
     _unpack(own, layout, values, ctx.ops)
     return Sent(None, values)

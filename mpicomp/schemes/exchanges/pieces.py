@@ -183,4 +183,4 @@ def _room_for_mean(us: list[Compensated], ctx: StepContext) -> Array:
     in_place = not ctx.remembers and not ctx.codec.may_overflow(ctx.dtype)
     if in_place and ctx.target is not None and overlap(ctx.target, us[0].gradient):
         return ctx.target
-    return averaging.room_for_mean("pieces-mean", us, ctx)
+    return averaging.room_for_mean(us, ctx)

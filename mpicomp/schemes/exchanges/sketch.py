@@ -63,7 +63,7 @@ class Sketch(Exchange[Table, Table]):
         return Table(us, counts, 0 if everything else columns, [ctx.overflows(u) for u in us])
 
     def encode(self, us: list[Compensated], choice: Table, ctx: StepContext) -> Table:
-        return choice._replace(table=self._count_sketch(choice, ctx)) if choice.columns else choice
+        return choice._replace(table=self._sketch(choice, ctx)) if choice.columns else choice
 
     def combine(self, message: Table, ctx: StepContext) -> Exchanged:
         us, counts = message.us, message.counts
@@ -85,21 +85,23 @@ class Sketch(Exchange[Table, Table]):
         if table is None:
             return ops.arange(ctx.n)
         ctx.comm.allreduce_in_place(table, ctx.algorithm)
-        estimates = ctx.scratch.array("sketch-estimates", ctx.n, ctx.dtype)
+        estimates = ops.empty(ctx.n, ctx.dtype)
         ops.sketch_estimate(table, self.rows, columns, self._seed(ctx), estimates)
         asked = [min(self.factor * count, stop - start)
                  for (start, stop), count in zip(ctx.spans, message.counts, strict=True)]  # fmt: skip
         return ops.top_k(None, estimates, ctx.spans, asked)
 
-    def _count_sketch(self, choice: Table, ctx: StepContext) -> Array:
+    def _sketch(self, choice: Table, ctx: StepContext) -> Array:
         """The sum of the count sketches of this rank's workers."""
-        total = ctx.scratch.array("sketch-table", self.rows * choice.columns, ctx.dtype)
-        for worker, u in enumerate(choice.us):
-            table = ctx.scratch.array("sketch-next", total.size, ctx.dtype) if worker else total
-            ctx.ops.count_sketch(*u, self.rows, choice.columns, self._seed(ctx), table)
-            if worker:
-                ctx.ops.add(total, table)
+        total, *others = (self._count_sketch(u, choice.columns, ctx) for u in choice.us)
+        for other in others:
+            ctx.ops.add(total, other)
         return total
+
+    def _count_sketch(self, u: Compensated, columns: int, ctx: StepContext) -> Array:
+        table = ctx.ops.empty(self.rows * columns, ctx.dtype)
+        ctx.ops.count_sketch(*u, self.rows, columns, self._seed(ctx), table)
+        return table
 
     def _seed(self, ctx: StepContext) -> int:
         """Seed of this step's hashes; row r takes seed + r, so that steps share none."""

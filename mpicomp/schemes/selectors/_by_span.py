@@ -14,7 +14,7 @@ __all__ = ["DENSITY", "Counted", "K", "Listed", "Targeted", "by_densities"]
 
 def by_densities(key: Hashable, make: Callable[[], Value], ctx: StepContext) -> Value:
     """The result of ``make()``, which follows from layout and densities: kept as long as these stay."""
-    once = ctx.scratch.once if ctx.number >= ctx.schedule.settled_from else ctx.once
+    once = ctx.of_layout if ctx.number >= ctx.schedule.settled_from else ctx.once
     return once(key, make)
 
 

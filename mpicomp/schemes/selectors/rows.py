@@ -59,8 +59,7 @@ class Rows(Targeted, AgreedSelector):
 
     def _norms(self, total: Array, rows: int, ctx: StepContext) -> Array:
         ops, norms = ctx.ops, ctx.ops.empty(rows, total.dtype)
-        bounds = ctx.scratch.once(
-            ("rows", rows), lambda: ops.from_host(np.arange(rows + 1, dtype=np.int64) * self.width))
+        bounds = ctx.of_layout(("rows", rows), lambda: ops.from_host(np.arange(rows + 1, dtype=np.int64) * self.width))
         ops.group_norms(total, bounds, "l2", norms)
         return norms
 
