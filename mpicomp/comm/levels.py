@@ -9,8 +9,10 @@ import numpy as np
 
 from ..allreduce.node_shared import STREAM_BYTES
 from ..ops import ops_for
+from ..ops.device import at_home, device_of
 from ..types import Array, dtype_name
 from .interfaces import Communicator
+from .nccl import Communicators, Nccl
 from .node_memory import round_up
 from .transport import MpiLink
 
@@ -29,6 +31,8 @@ class Across(Communicator, Protocol):
 class NodeLevels:
     """The `mpicomp.comm.interfaces.Levels` of real jobs; its verbs are collective over this rank's node.
 
+    Device arrays go by NCCL if all ranks of this node can, and are not counted; else through the node's memory.
+
     Parameters
     ----------
     link : MpiLink
@@ -40,6 +44,7 @@ class NodeLevels:
     def __init__(self, link: MpiLink, across: Across) -> None:
         self._link, self.across = link, across
         self.nodes, self.slices, self.place = link.nodes, link.owners, link.node.rank
+        self._nccl = Communicators(link.node.comm, link.settings.prefers_nccl and not link.reproducible)
 
     def slice_of(self, vector: Array) -> slice:
         """Return this rank's slice of a vector: whole cache lines; empty if some node has no rank at this place."""
@@ -53,28 +58,38 @@ class NodeLevels:
 
     def reduce_scatter(self, x: Array, total: Array, factor: float) -> None:
         """Write this rank's slice of the node's sum of ``x``, times ``factor``, into the same slice of ``total``."""
-        own = self.slice_of(total)
-        if isinstance(x, np.ndarray):
+        own, library = self.slice_of(total), self._library(x, x.size)
+        if library is not None:
+            counts = self._counts(own.stop - own.start)
+            with self._link.break_on_error, at_home(x):
+                library.reduce_scatter(x, total, counts)
+        elif device_of(x) is None:
             self._run("reduce_scatter", x, total, "sum", factor)
         else:
             host = ops_for(x).to_host(x)
             self._run("reduce_scatter", host, host, "sum", factor)
             total[own] = ops_for(x).from_host(host[own])
-        if self._link.node.size == 1 and factor != 1.0:  # the node's memory only copies then
+        if (library is not None or self._link.node.size == 1) and factor != 1.0:  # else the sum has the factor
             ops_for(total).scale(total[own], factor)
 
     def all_gather(self, x: Array) -> None:
         """Copy the slices of ``x`` of all ranks of the node to each of them."""
-        if isinstance(x, np.ndarray):
+        library = self._library(x, x.size)
+        if library is not None:
+            self._join(library, x[self.slice_of(x)], x)
+        elif device_of(x) is None:
             self._run("all_gather", x, x, "sum")
-            return
-        host = ops_for(x).to_host(x)
-        self._run("all_gather", host, host, "sum")
-        x[:] = ops_for(x).from_host(host)
+        else:
+            host = ops_for(x).to_host(x)
+            self._run("all_gather", host, host, "sum")
+            x[:] = ops_for(x).from_host(host)
 
     def gather(self, x: Array, longest: int) -> Array:
         """Return the arrays ``x`` of the ranks with a slice, concatenated; the longest has ``longest`` elements."""
-        host = x if isinstance(x, np.ndarray) else ops_for(x).to_host(x)
+        library = self._library(x, longest)
+        if library is not None:
+            return self._join(library, x)
+        host = x if device_of(x) is None else ops_for(x).to_host(x)
         each = round_up(HEAD + longest * host.itemsize, LINE)
         room = np.empty(each * self.slices, np.uint8)
         own = room[self.slice_of(room)]
@@ -90,6 +105,23 @@ class NodeLevels:
     def free(self) -> None:
         """Free the communicator; collective over all ranks."""
         self.across.Free()
+
+    def _library(self, x: Array, n: int) -> Nccl | None:
+        """Return NCCL's communicator of the node for ``x``; None if ranks cannot, or there are no elements (``n``)."""
+        return None if n == 0 or device_of(x) is None else self._nccl.of_auto(x)
+
+    def _counts(self, n: int) -> list[int]:
+        """Return the number ``n`` of each rank of the node."""
+        return self.largest([n if place == self.place else 0 for place in range(self._link.node.size)])
+
+    def _join(self, library: Nccl, x: Array, joint: Array | None = None) -> Array:
+        """Return the arrays ``x`` of the node's ranks, empty without a slice, concatenated in ``joint``."""
+        counts = self._counts(x.nbytes)
+        with self._link.break_on_error, at_home(x):
+            if joint is None:
+                joint = ops_for(x).empty(sum(counts) // x.itemsize, x.dtype)
+            library.gather(x.view(np.uint8), joint.view(np.uint8), counts)
+        return joint
 
     def _run(self, verb: str, send: np.ndarray, receive: np.ndarray, op: str, factor: float = 1.0) -> None:
         with self._link.break_on_error:

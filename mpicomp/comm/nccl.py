@@ -1,8 +1,8 @@
-"""NVIDIA's NCCL for arrays in CUDA memory, through CuPy: all-reduce, broadcast, all-gather and messages.
+"""NVIDIA's NCCL for arrays in CUDA memory, through CuPy: reductions, broadcast, all-gather and messages.
 
 Schedule      NCCL's own choice (rings, trees, NVLink SHARP); queued on CuPy's current stream, without a wait.
 Cost          Counted as 2(p-1)/p n bytes per rank for an all-reduce, the least that any schedule can send; the other
-              calls as a chain and a ring send.
+              calls as a chain and a ring send. Those within the nodes of two levels are not counted.
 Restrictions  Every rank has CuPy with NCCL and a GPU of its own, and all change to another GPU in the same call; sums,
               products, minima and maxima of the types below.
 Reference     NVIDIA Collective Communications Library, user guide, ``ncclAllReduce``.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BufferRefused, InvalidArgument
 from ..ops.device import at_home
 from ..ops.gpu.cuda_runtime import addresses, nccl, xp
-from ..types import Array
+from ..types import Array, dtype_name
 from .buffers import Vector
 
 if TYPE_CHECKING:
@@ -72,6 +72,16 @@ class Nccl:
         begin, end = addresses([source, target.array])
         kind, how = getattr(self._library, TYPES[target.name]), getattr(self._library, OPS[op])
         self._communicator.allReduce(begin, end, target.array.size, kind, how, _stream())
+
+    def reduce_scatter(self, x: Array, total: Array, counts: list[int]) -> None:
+        """Sum the arrays ``x`` of all ranks; write this rank's of the slices of ``counts`` elements into ``total``."""
+        stream, begin, end = _stream(), *addresses([x, total])
+        kind, how = getattr(self._library, TYPES[dtype_name(x.dtype)]), self._library.NCCL_SUM
+        with self._group():
+            for rank, (count, displ) in enumerate(zip(counts, [0, *accumulate(counts)], strict=False)):
+                if count:
+                    skip = displ * x.itemsize
+                    self._communicator.reduce(begin + skip, end + skip, count, kind, how, rank, stream)
 
     def broadcast(self, x: Array, root: int) -> int:
         """Copy the bytes ``x`` of rank ``root`` to all; return the bytes that this rank of a chain sends."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from emulated_gpu import CountingRuntime, DeviceFunctions, EmulatedGPU, on_device, on_host
+from emulated_gpu import CountingRuntime, DeviceFunctions, EmulatedGPU, counts, on_device, on_host
 from mpi4py import MPI
 
 import mpicomp
@@ -21,6 +22,7 @@ from mpicomp.schemes import averaging
 
 TYPES = {code: np.dtype(name) for name, code in nccl.TYPES.items() if name != "bfloat16"}
 OPS = {"NCCL_SUM": MPI.SUM, "NCCL_PROD": MPI.PROD, "NCCL_MIN": MPI.MIN, "NCCL_MAX": MPI.MAX}
+NUMBERS = itertools.count(1)  # of communicators whose first rank is this one
 
 
 class Communicator:
@@ -30,8 +32,7 @@ class Communicator:
     group = None  # the calls of the open group
 
     def __init__(self, size, unique, rank):
-        assert (size, rank) == (MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank)
-        assert unique == ("unique", 0)  # rank 0's
+        self.comm = meet(size, unique, rank)
         if Communicator.fails:
             raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
         Communicator.made += 1
@@ -45,26 +46,34 @@ class Communicator:
             Communicator.group.append(call)
 
     def allReduce(self, send, receive, count, kind, op, stream):
-        self._run("allReduce", stream, lambda: MPI.COMM_WORLD.Allreduce(
+        self._run("allReduce", stream, lambda: self.comm.Allreduce(
             memory(send, count, TYPES[kind]).copy(), memory(receive, count, TYPES[kind]), OPS[op]))
+
+    def reduce(self, send, receive, count, kind, op, root, stream):
+        def call():
+            here = self.comm.rank == root
+            result = memory(receive, count, TYPES[kind]) if here else None
+            self.comm.Reduce(memory(send, count, TYPES[kind]).copy(), result, OPS[op], root)
+
+        self._run("reduce", stream, call)
 
     def broadcast(self, send, receive, count, kind, root, stream):
         def call():
-            if MPI.COMM_WORLD.rank == root:
+            if self.comm.rank == root:
                 memory(receive, count, TYPES[kind])[...] = memory(send, count, TYPES[kind]).copy()
-            MPI.COMM_WORLD.Bcast(memory(receive, count, TYPES[kind]), root)
+            self.comm.Bcast(memory(receive, count, TYPES[kind]), root)
 
         self._run("broadcast", stream, call)
 
     def allGather(self, send, receive, count, kind, stream):
-        self._run("allGather", stream, lambda: MPI.COMM_WORLD.Allgather(
-            memory(send, count, TYPES[kind]).copy(), memory(receive, count * MPI.COMM_WORLD.size, TYPES[kind])))
+        self._run("allGather", stream, lambda: self.comm.Allgather(
+            memory(send, count, TYPES[kind]).copy(), memory(receive, count * self.comm.size, TYPES[kind])))
 
     def send(self, send, count, kind, peer, stream):
-        self._run("send", stream, lambda: MPI.COMM_WORLD.Isend(memory(send, count, TYPES[kind]), peer))
+        self._run("send", stream, lambda: self.comm.Isend(memory(send, count, TYPES[kind]), peer))
 
     def recv(self, receive, count, kind, peer, stream):
-        self._run("recv", stream, lambda: MPI.COMM_WORLD.Irecv(memory(receive, count, TYPES[kind]), peer))
+        self._run("recv", stream, lambda: self.comm.Irecv(memory(receive, count, TYPES[kind]), peer))
 
     @staticmethod
     def start():
@@ -79,6 +88,20 @@ class Communicator:
                 request.Wait()
 
 
+def meet(size, unique, rank):
+    """Return MPI's communicator of the ranks that give the same ``unique``, which names their first rank."""
+    first, number = unique
+    tag, world = 1000 + number, MPI.COMM_WORLD
+    if rank == 0:
+        ranks = dict([(0, first), *(world.recv(tag=tag) for _ in range(size - 1))])
+        for one in range(1, size):
+            world.send(ranks, ranks[one], tag)
+    else:
+        world.send((rank, world.rank), first, tag)
+        ranks = world.recv(source=first, tag=tag)
+    return world.Create_group(world.group.Incl([ranks[one] for one in range(size)]), tag)
+
+
 def memory(address, count, dtype):
     return np.frombuffer((ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address), dtype)
 
@@ -88,7 +111,7 @@ class Library:
 
     def __init__(self, log):
         self.nccl = SimpleNamespace(
-            available=True, get_unique_id=lambda: ("unique", MPI.COMM_WORLD.rank), NcclCommunicator=Communicator,
+            available=True, get_unique_id=lambda: (MPI.COMM_WORLD.rank, next(NUMBERS)), NcclCommunicator=Communicator,
             groupStart=Communicator.start, groupEnd=Communicator.end,
             **{name: name for name in (*nccl.TYPES.values(), *nccl.OPS.values())},
         )
@@ -322,6 +345,85 @@ def test_schemes_give_the_same_means_by_nccl(own, cuda, scheme):
         mean = there.reduce(on_device(gradient))
         np.testing.assert_allclose(on_host(mean), here.reduce(gradient), rtol=1e-6, atol=1e-6)
     assert Communicator.calls
+
+
+@pytest.fixture(params=[2, 3], ids=["two", "three"])
+def nodes(request, world, cuda, monkeypatch):
+    """Nodes of two or three ranks; the last has fewer if the number of ranks is no multiple."""
+    if world.size <= request.param:
+        pytest.skip("needs two nodes")
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", str(request.param))
+    comm = mpicomp.Comm(world)
+    yield comm
+    comm.Free()
+
+
+def within_nodes(comm, place):
+    """Run the verbs of a node on slices and lists that are equal, unequal and empty; return their results."""
+    levels, results = comm.levels, []
+    for dtype, n in itertools.product((np.float32, np.float64), (0, 1, 17, 64, 1000)):
+        x, total = place((np.arange(n) % 7 + comm.rank).astype(dtype)), place(np.zeros(n, dtype))
+        levels.reduce_scatter(x, total, 0.25)
+        results.append(on_host(total))
+        levels.all_gather(total)
+        results.append(on_host(total))
+    for length in (0, 5, levels.place, 2 * (levels.slices - levels.place)):
+        x = place(np.arange(length if levels.place < levels.slices else 0, dtype=np.int32) + 100 * levels.place)
+        results.append(on_host(levels.gather(x, levels.largest([x.size])[0])))
+    return results
+
+
+def same(found, expected):
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("lacking", [False, True], ids=["everywhere", "not on the last node"])
+def test_ranks_of_a_node_use_it(nodes, cuda, lacking):
+    """No copy and no wait where all ranks of the node can; through the node's memory on others, also of one rank."""
+    cuda.nccl.available = not lacking or nodes.rank < nodes.size - 1
+    here = nodes._engine.link.node.comm.allgather(nodes.rank)
+    expected = within_nodes(nodes, np.array)
+    sent, Communicator.calls[:] = nodes.traffic.bytes_sent, []
+    counts.clear()
+    found = within_nodes(nodes, on_device)
+    calls, staged = set(Communicator.calls), counts["waits"]
+    sent = nodes.traffic.bytes_sent - sent
+    assert same(found, expected) and sent == 0
+    if len(here) > 1 and not (lacking and nodes.size - 1 in here):
+        assert calls >= {"reduce", "broadcast"} and cuda.log == cuda.gpu.log == []
+        assert ("allGather" in calls) == (nodes.levels.slices == len(here))
+        assert staged == 5 + (nodes.levels.slices == 1)  # calls without elements
+    else:
+        assert not calls and staged > 20
+
+
+@pytest.mark.parametrize("environment", [{"MPICOMP_GPU_PATH": "staged"}, {"MPICOMP_REPRODUCIBLE": "1"}])
+def test_ranks_of_a_node_leave_it_out_on_request(nodes, world, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    other = mpicomp.Comm(world)
+    right = same(within_nodes(other, on_device), within_nodes(nodes, np.array))
+    other.Free()
+    assert right and not Communicator.calls
+
+
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=0.1", "topk:density=0.1,dense=last", "powersgd"])
+def test_schemes_give_the_same_means_on_nodes(nodes, scheme):
+    """The same bits, but for sums of more than two nodes and matrix products, which are added in another order."""
+    two_levels = f"{scheme}{',' if ':' in scheme else ':'}nodes=yes"
+    reducers = [mpicomp.Reducer(nodes, two_levels) for _ in range(2)]
+    rng, pairs, shapes = np.random.default_rng(nodes.rank), [], {"w": (40, 25), "b": (77,)}
+    for _ in range(3):
+        gradients = {name: rng.integers(-48, 49, shape).astype(np.float32) for name, shape in shapes.items()}
+        here = reducers[0].reduce(gradients)
+        there = reducers[1].reduce({name: on_device(one) for name, one in gradients.items()})
+        pairs += [(on_host(there[name]), here[name]) for name in shapes]
+    for found, expected in pairs:
+        if scheme == "powersgd" or nodes.levels.nodes > 2:
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+        else:
+            np.testing.assert_array_equal(found, expected)
+    assert ("reduce" in Communicator.calls) == (nodes._engine.link.node.size > 1)
 
 
 def test_host_arrays_and_other_operations_are_refused(own, cuda):
