@@ -45,6 +45,7 @@ class Manifest(TypedDict):
     common: list[int]
     parts: list[list[int]]  # of each rank
     workers: dict[str, list[int]]  # of each rank, by the reducer's name
+    places: dict[str, list[list[int]]]  # node and slice of each rank, by the reducer's name; empty for whole vectors
 
 
 def name_of(step: int) -> str:

@@ -15,7 +15,7 @@ from ..comm.safety.collective_errors import run_collectively
 from ..errors import CorruptFile, InvalidArgument
 from . import folder
 from .folder import Manifest
-from .save import CHECKSUM
+from .save import CHECKSUM, keeps, over_ranks, places
 
 if TYPE_CHECKING:
     from ..comm.comm import Comm
@@ -97,37 +97,41 @@ class Checkpoint:
             array[...] = saved[name] if isinstance(array, np.ndarray) else ops_for(array).from_host(saved[name])
 
     def restore(self, reducer: Reducer, name: str = "reducer") -> None:
-        """Load a reducer's state, redistributed if ranks or workers have changed (collective).
+        """Load a reducer's state, redistributed if ranks, workers or nodes have changed (collective).
 
-        With the same ranks and workers the next step has the bits of a run without interruption. Otherwise the sum of
-        all error memories is kept, with a note in ``notes``: see :mod:`mpicomp.checkpoint.redistribute`.
+        With the same ranks, workers and slices of nodes the next step has the bits of a run without interruption.
+        Otherwise the sum of all error memories is kept, with a note in ``notes``: see
+        :mod:`mpicomp.checkpoint.redistribute`.
 
         Raises
         ------
         InvalidArgument
             On every rank: there is no such state, or it is of another scheme or cannot be redistributed.
         """
-        had, now = self._manifest["workers"].get(name), self._comm.lengths_of_all(reducer.workers)
-        state = run_collectively(self._comm, lambda: self._state(reducer, name, had, now))
+        rows = over_ranks(self._comm, keeps(reducer))
+        state = run_collectively(self._comm, lambda: self._state(reducer, name, rows))
         reducer.load_state_dict(state)
 
-    def _state(self, reducer: Reducer, name: str, had: list[int] | None, now: list[int]) -> Entries:
-        if had is None:
+    def _state(self, reducer: Reducer, name: str, rows: np.ndarray) -> Entries:
+        from .redistribute import Keepers, estimated_anew, redistribute
+
+        if name not in self._manifest["workers"]:
             raise InvalidArgument(f"{self.path} has no state of a reducer {name!r}, "
                                   f"only of {', '.join(self._manifest['workers']) or 'none'}")
+        had = Keepers(self._manifest["workers"][name], self._manifest.get("places", {}).get(name, []))
+        now = Keepers(rows[:, 0].tolist(), places(rows))
         if had == now and self._mine is not None:
             return self._mine[f"reducer:{name}"]
-        from .redistribute import estimated_anew, redistribute
-
         old = lru_cache(maxsize=2)(lambda rank: _read_part(self.path, self._manifest, rank)[f"reducer:{name}"])
         if not reducer.scheme.equals(saved := old(0)["scheme"]):
             raise InvalidArgument(f"{self.path} was saved with scheme {saved}, got {reducer.scheme}: "
                                   "resume with the same")
-        self.notes.append(f"error memories of {sum(had)} workers on {len(had)} ranks were given to {sum(now)} workers "
-                          f"on {len(now)} ranks; their sum is kept, results agree to rounding at best")
-        if lost := estimated_anew(str(reducer.scheme)):
-            self.notes.append(f"estimated anew for {len(now)} ranks: {', '.join(lost)}")
-        return redistribute(old, had, now, self._comm.rank)
+        self.notes.append(f"error memories of {had} were given to {now}; their sum is kept, results agree to rounding "
+                          "at best")
+        lost = estimated_anew(str(reducer.scheme)) + ["what slices have for themselves"] * (had.slices != now.slices)
+        if lost:
+            self.notes.append(f"estimated anew for {now}: {', '.join(lost)}")
+        return redistribute(old, had, now, self._comm.rank, reducer.place, reducer.kept)
 
 
 def load(comm: Comm, root: str | os.PathLike[str], step: int | None = None) -> Checkpoint | None:

@@ -1,4 +1,4 @@
-"""Redistribution of a reducer's state to another number of ranks or workers.
+"""Redistribution of a reducer's state to other ranks, workers or nodes.
 
 Parts of a scheme declare the rules of their entries in ``redistribution`` (name -> rule); the default follows the kind:
 
@@ -12,6 +12,9 @@ anew     depends on the number of ranks and is estimated again in the next step
 stay     cannot leave its worker: refused if the number of workers changes
 =======  ==========================================================================================
 
+Where ranks keep slices, the nodes are the workers. A node's memory counts for all workers on the node, so the sum is
+kept here, too. The state of exchange and schedule is that of a slice: estimated anew if slices change.
+
 A mean over w workers takes 1/w of the memories. With the linear scaling rule (learning rate as w) keeping the sum
 keeps the total update; at a constant learning rate the update is w_old/w_new times as large.
 """
@@ -19,7 +22,9 @@ keeps the total update; at a constant learning rate the update is w_old/w_new ti
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -33,17 +38,78 @@ from ..schemes.registry import Scheme
 
 Entries: TypeAlias = dict[str, Any]  # a reducer's state: arrays and plain values
 DEFAULT = {"memory": "add", "dense": "same", "exchange": "same", "schedule": "same", "measures": "same"}
+OF_A_SLICE = ("exchange", "schedule")  # kinds of entries that differ between slices
 
 
-def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[int], rank: int) -> Entries:
+@dataclass(frozen=True)
+class Keepers:
+    """Who keeps the error memories of a job: each rank those of its workers, or a slice of its node's.
+
+    Attributes
+    ----------
+    workers : list of int
+        On each rank.
+    places : list of [int, int]
+        Node and slice of each rank; empty if ranks keep whole vectors.
+    """
+
+    workers: list[int]
+    places: list[list[int]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        nodes = f" in slices of {self.memories} nodes" if self.places else ""
+        return f"{sum(self.workers)} workers on {len(self.workers)} ranks{nodes}"
+
+    @property
+    def memories(self) -> int:
+        """The workers of the scheme."""
+        return 1 + max(node for node, _ in self.places) if self.places else sum(self.workers)
+
+    @property
+    def slices(self) -> int:
+        """In how many slices ranks keep a vector: as many as the smallest node has ranks; 0 for whole vectors."""
+        return min(Counter(node for node, _ in self.places).values(), default=0)
+
+    def of(self, rank: int) -> range:
+        """The memories that a rank keeps, or keeps a slice of."""
+        if self.places:
+            return range(self.places[rank][0], self.places[rank][0] + 1)
+        first = sum(self.workers[:rank])
+        return range(first, first + self.workers[rank])
+
+    def parts(self, memory: int) -> list[tuple[int, int]]:
+        """The ranks that keep a memory, in the order of its elements, and its number on each of them."""
+        if self.places:
+            return [(rank, 0) for rank in self.in_order() if self.places[rank][0] == memory]
+        ends = list(accumulate(self.workers))
+        owner = bisect_right(ends, memory)
+        return [(owner, memory - (ends[owner] - self.workers[owner]))]
+
+    def in_order(self) -> list[int]:
+        """The ranks in the order of the pieces that they own of one vector: slice by slice, there by node."""
+        places = self.places or [[rank, 0] for rank in range(len(self.workers))]
+        return sorted(range(len(places)), key=lambda rank: places[rank][::-1])
+
+
+def whole(vector: np.ndarray) -> slice:
+    """All elements of a vector."""
+    return slice(0, vector.size)
+
+
+def redistribute(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank: int, place: Mapping[str, int],
+                 own: Callable[[np.ndarray], slice] = whole) -> Entries:
     """The state for ``rank`` to load.
 
     Parameters
     ----------
     old : callable
         The saved state of an old rank, in the form of ``Reducer.state_dict``.
-    had, now : sequence of int
-        Workers on each rank, of the job that saved and of this one.
+    had, now : Keepers
+        Of the job that saved and of this one.
+    place : mapping of str to int
+        ``Reducer.place``.
+    own : callable
+        ``Reducer.kept``: the elements that this rank keeps of a vector.
 
     Raises
     ------
@@ -51,24 +117,17 @@ def redistribute(old: Callable[[int], Entries], had: Sequence[int], now: Sequenc
         A state cannot be redistributed, or an old rank's lacks a memory.
     """
     scheme = Scheme.parse(old(0)["scheme"])
-    if "slice" in old(0):
-        raise InvalidArgument(f"the error memories of slices, which {scheme} keeps on several nodes, cannot be given "
-                              f"to other ranks: resume on {len(had)} ranks with the nodes and workers that saved them")
 
-    def whole(other: int) -> Entries:
-        check_whole(state := old(other), scheme, had[other])
+    def checked(other: int) -> Entries:
+        check_whole(state := old(other), scheme, len(had.of(other)))
         return state
 
-    first = whole(0)
+    first = checked(0)
     rules = _rules(first["scheme"])
-    state = {"scheme": first["scheme"], "step": first["step"], "workers": now[rank], "rank": rank, "ranks": len(now)}
-    state |= _memories(whole, had, now, rank, rules)
-    for name, value in first.items():
-        kind, _, rest = name.partition("/")
-        if kind in DEFAULT and kind != "memory" and rules.get((kind, rest), DEFAULT[kind]) == "same":
-            state[name] = value
+    state = {"scheme": first["scheme"], "step": first["step"], "workers": now.workers[rank], **place}
+    state |= _memories(checked, had, now, rank, rules, own) | _common(checked, had, now, rank, rules)
     if ("exchange", "start") in rules and "exchange/start" in first:
-        state |= _piece(whole, len(had), len(now), rank)
+        state |= _piece(checked, had, now, rank, own)
     return state
 
 
@@ -94,37 +153,70 @@ def sources(had: int, now: int, worker: int) -> range:
     return range(displs[worker], displs[worker] + counts[worker])
 
 
-def _memories(old: Callable[[int], Entries], had: Sequence[int], now: Sequence[int], rank: int,
-              rules: dict[tuple[str, str], str]) -> Entries:
-    ends, total = list(accumulate(had)), (sum(had), sum(now))
+def _memories(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank: int,
+              rules: dict[tuple[str, str], str], own: Callable[[np.ndarray], slice]) -> Entries:
+    total = (had.memories, now.memories)
+    # Of the workers of the job that a memory counts for: before against now.
+    factor = sum(had.workers) * now.memories / (had.memories * sum(now.workers))
     state: Entries = {}
-    for local in range(now[rank]):
+    for local, memory in enumerate(now.of(rank)):
         taken: Entries = {}
-        for worker in sources(*total, sum(now[:rank]) + local):
-            owner = bisect_right(ends, worker)
-            prefix = f"memory/{worker - (ends[owner] - had[owner])}/"
-            entries = {name[len(prefix):]: value for name, value in old(owner).items() if name.startswith(prefix)}
-            for name, value in entries.items():
-                if rules.get(("memory", name)) == "stay" and total[0] != total[1]:
+        for source in sources(*total, memory):
+            for name, value in _memory(old, had, source).items():
+                stays = rules.get(("memory", name)) == "stay"
+                if stays and total[0] != total[1]:
                     raise InvalidArgument(f"the {name} of a worker cannot be given to others: resume with {total[0]} "
                                           f"workers, got {total[1]}")
-                taken[name] = taken[name] + value if name in taken else value
+                part = value[own(value)]
+                part = part if stays or factor == 1 else part * value.dtype.type(factor)
+                taken[name] = taken[name] + part if name in taken else part
         if not taken:  # by a new worker
-            taken = {name[len("memory/0/"):]: np.zeros_like(value)
-                     for name, value in old(0).items() if name.startswith("memory/0/")}
+            taken = {name: np.zeros_like(value[own(value)]) for name, value in _memory(old, had, 0).items()}
         state |= {f"memory/{local}/{name}": value for name, value in taken.items()}
     return state
 
 
-def _piece(old: Callable[[int], Entries], had: int, now: int, rank: int) -> Entries:
+def _memory(old: Callable[[int], Entries], had: Keepers, number: int) -> Entries:
+    """The whole vectors of one memory."""
+    found: dict[str, list[np.ndarray]] = {}
+    for rank, local in had.parts(number):
+        prefix = f"memory/{local}/"
+        for name, value in old(rank).items():
+            if name.startswith(prefix):
+                found.setdefault(name[len(prefix):], []).append(value)
+    return {name: values[0] if len(values) == 1 else np.concatenate(values) for name, values in found.items()}
+
+
+def _common(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank: int, rules: dict[tuple[str, str], str]
+            ) -> Entries:
+    """What all ranks have in common, or all that keep the same slice."""
+    alike = [other for other, (_, piece) in enumerate(had.places)
+             if had.slices == now.slices and piece == now.places[rank][1]]
+    of_slice = bool(had.slices or now.slices)
+    state: Entries = {}
+    for name, value in old(alike[0] if alike else 0).items():
+        kind, _, rest = name.partition("/")
+        if kind in DEFAULT and kind != "memory" and rules.get((kind, rest), DEFAULT[kind]) == "same" \
+                and (alike or not of_slice or kind not in OF_A_SLICE):
+            state[name] = value
+    return state
+
+
+def _piece(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank: int,
+           own: Callable[[np.ndarray], slice]) -> Entries:
     """This rank's piece of a vector that the old ranks owned pieces of."""
-    if int(old(0)["exchange/start"]) == NOTHING:  # no step has been sent yet, on any rank
-        return {name: old(0)[name] for name in ("exchange/residual", "exchange/start")}
-    n = sum(old(other)["exchange/residual"].size for other in range(had))
-    counts, displs = partition(n, now)
-    start, stop = displs[rank], displs[rank] + counts[rank]
-    parts = [np.empty(0, old(0)["exchange/residual"].dtype)]
-    for other in range(had):
-        piece, at = old(other)["exchange/residual"], int(old(other)["exchange/start"])
-        parts.append(piece[max(0, start - at) : max(0, stop - at)])
-    return {"exchange/residual": np.concatenate(parts), "exchange/start": np.array(start)}
+    names = ("exchange/residual", "exchange/start")
+    if int(old(0)[names[1]]) == NOTHING:  # no step has been sent yet, on any rank
+        return {name: old(0)[name] for name in names}
+    sizes = {other: old(other)[names[0]].size for other in had.in_order()}
+    dtype = old(0)[names[0]].dtype
+    kept = own(np.empty(sum(sizes.values()), dtype))
+    owners, owner = (now.memories, now.places[rank][0]) if now.places else (len(now.workers), rank)
+    counts, displs = partition(kept.stop - kept.start, owners)
+    start = kept.start + displs[owner]
+    stop, at, parts = start + counts[owner], 0, [np.empty(0, dtype)]
+    for other, size in sizes.items():
+        if start < at + size and at < stop:
+            parts.append(old(other)[names[0]][max(0, start - at) : stop - at])
+        at += size
+    return {names[0]: np.concatenate(parts), names[1]: np.array(displs[owner])}

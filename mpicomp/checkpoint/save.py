@@ -79,12 +79,14 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
         mine |= {f"reducer:{name}": reducer.state_dict() for name, reducer in reducers.items()}
         written = run_collectively(comm, lambda: parts.write(part / folder.part_of(comm.rank), mine))
         shared = run_collectively(comm, lambda: parts.write(part / folder.COMMON, common), comm.rank == 0)
-        ranks = _over_ranks(comm, [*written, *(reducer.workers for reducer in reducers.values())])
+        ranks = over_ranks(comm, [*written, *(one for reducer in reducers.values() for one in keeps(reducer))])
+        of_reducers = {name: ranks[:, 2 + 3 * i :] for i, name in enumerate(reducers)}
         manifest = folder.Manifest(
             format=folder.FORMAT, version=folder.VERSION, mpicomp=__version__, step=step,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), complete=complete,
             settings=settings, common=list(shared or ()), parts=ranks[:, :2].tolist(),
-            workers={name: ranks[:, 2 + i].tolist() for i, name in enumerate(reducers)},
+            workers={name: own[:, 0].tolist() for name, own in of_reducers.items()},
+            places={name: places(own) for name, own in of_reducers.items()},
         )  # fmt: skip
         run_collectively(comm, lambda: folder.finish(root, step, manifest, keep), comm.rank == 0)
     except MpicompError:
@@ -132,7 +134,18 @@ def common_result(reducer: Reducer) -> bool:
     return not reducer.scheme.diverges
 
 
-def _over_ranks(comm: Comm, values: list[int]) -> np.ndarray:
+def keeps(reducer: Reducer) -> list[int]:
+    """The workers of this rank, the node and the slice that it keeps; -1 for whole vectors."""
+    return [reducer.workers, reducer.place.get("node", -1), reducer.place.get("slice", -1)]
+
+
+def places(rows: np.ndarray) -> list[list[int]]:
+    """Node and slice of every rank, from what each `keeps`; empty for whole vectors."""
+    pairs: list[list[int]] = rows[:, 1:3].tolist()
+    return pairs if pairs[0][0] >= 0 else []
+
+
+def over_ranks(comm: Comm, values: list[int]) -> np.ndarray:
     """Integers of every rank, a row per rank."""
     flat, _ = comm.gather_to_all(np.array(values, np.int64), [len(values)] * comm.size)
     return flat.reshape(comm.size, len(values))

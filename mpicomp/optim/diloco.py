@@ -355,10 +355,11 @@ class DiLoCo:
             For example that of ``mpicomp.survivors``; duplicated. The former communicator is not used any more.
         """
         states = [self._dropped(number) for number in range(len(self._fragments))]
+        slices = self._scheme.options["nodes"] == "yes" or any("slice" in one.place for one in self._reducers)
         self.comm = Comm(comm)
         self.comm.fail_together(InvalidArgument(
             f"ranks cannot be left out with {self._scheme}: a rank that dies takes a slice of its node's error memory "
-            "along. Take nodes=no") if self._scheme.options["nodes"] == "yes" else None)
+            "along. Take nodes=no") if slices else None)
         rounds = [fragment.rounds for fragment in self._fragments]
         mine = np.array([self.steps, *rounds, *(cast("int", state["step"]) for state in states)], np.int64)
         everyone = self.comm.gather_to_all(mine)[0].reshape(self.comm.size, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import TypeVar
 
 from ..comm.interfaces import Communicator, Levels
 from ..comm.safety.collective_errors import run_collectively
+from ..comm.safety.fault_injection import TOLERANT
 from ..errors import RankLeft
 from ..schemes.interfaces import StepContext
 from ..schemes.registry import Scheme
@@ -31,6 +33,10 @@ class OneLevel:
     """
 
     place: Mapping[str, int] = MappingProxyType({})
+
+    def own(self, vector: Array) -> slice:
+        """The elements of a whole vector that this rank keeps error memory of."""
+        return slice(0, vector.size)
 
     def memories(self, workers: int) -> int:
         """Number of error memories of a rank with so many workers."""
@@ -98,6 +104,9 @@ class TwoLevels(OneLevel):
         self.place = {"node": levels.across.rank, "nodes": levels.nodes, "slice": levels.place,
                       "slices": levels.slices}
         self._own = slice(0, 0)  # this rank's
+
+    def own(self, vector: Array) -> slice:
+        return self._levels.slice_of(vector)
 
     def memories(self, workers: int) -> int:
         return 1
@@ -187,9 +196,19 @@ class TwoLevels(OneLevel):
         return Mean(None, room, n), None
 
 
-def levels_of(comm: Communicator, scheme: Scheme) -> OneLevel:
-    """The levels that a scheme asks for, as far as the ranks have them (collective)."""
-    levels = comm.levels if scheme.options["nodes"] == "yes" else None
+def takes_slices(scheme: Scheme, measures: int) -> bool:
+    """True if a reducer's ranks keep slices where a node has several ranks.
+
+    With ``nodes=auto`` they do not for measures of whole vectors, nor in a job that goes on without lost ranks, each
+    of which would take a slice of its node's memory along.
+    """
+    whole = bool(measures) or os.environ.get(TOLERANT) == "1"
+    return scheme.slices and not (whole and scheme.options["nodes"] == "auto")
+
+
+def levels_of(comm: Communicator, slices: bool) -> OneLevel:
+    """The levels of a reducer whose ranks keep ``slices`` of vectors, if they have two levels (collective)."""
+    levels = comm.levels if slices else None
     return OneLevel() if levels is None else TwoLevels(comm, levels)
 
 

@@ -28,7 +28,7 @@ from ..types import Array
 from . import saved_state
 from .context import context_of
 from .layout import Arrays, Bucket, Output
-from .levels import OneLevel, levels_of
+from .levels import OneLevel, levels_of, takes_slices
 from .local_steps import nothing_sent
 from .measures import Measures
 from .run_step import Pipeline, Prepared
@@ -107,6 +107,7 @@ class Reducer:
                  trace: Trace | None = None) -> None:
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
         error: Exception | None = None
+        slices = False
         try:
             self._densities = dict(densities or {})
             trace = trace if trace is not None and trace.enabled else None
@@ -114,18 +115,19 @@ class Reducer:
             compatibility.check_arguments(workers, nonfinite, self._densities, measures, str(self.scheme),
                                           self.scheme.options)
             compatibility.check_clock(self.scheme.chooses, comm.reproducible, str(self.scheme))
+            slices = takes_slices(self.scheme, measures)
             allreduce.check_requested(algorithm)
         except Exception as caught:  # of any class: the other ranks wait for the verdict, here and below
             error = caught
         comm.agree(f"Reducer {scheme} algorithm={algorithm} nonfinite={nonfinite} densities={densities or {}} "
-                   f"measures={measures}", error)
+                   f"measures={measures} slices={slices}", error)
         self._text = str(self.scheme)
         number = comm.count_reducer()  # in an agreement, two of one scheme for equal arrays must not be confused
         self._which = self._text if number == 1 else f"{self._text} (reducer {number})"
         compatibility.warn(self._text, self.scheme.warning_texts(), comm.rank)
         self._workers, self._algorithm, self._trace = Workers.of_all(comm, workers), algorithm, trace
-        self._measure_interval, self._levels = measures, self._made_levels()
-        self._place = {"rank": comm.rank, "ranks": comm.size, **self._levels.place}
+        self._measure_interval, self._levels = measures, self._made_levels(slices)
+        self.place = {"rank": comm.rank, "ranks": comm.size, **self._levels.place}
         self._start_anew()
         self._parts.codec.check_workers(self._levels.workers(self._workers).total)  # the same on all ranks
         self._left_out: list[str] = []  # arrays that take no part in a step
@@ -140,9 +142,9 @@ class Reducer:
         self._laid_out: LaidOut | None = None
         self._blank = True  # no step is done, and no state was loaded
 
-    def _made_levels(self) -> OneLevel:
-        """The levels of this reducer's ranks (collective)."""
-        return levels_of(self.comm, self.scheme)
+    def _made_levels(self, slices: bool) -> OneLevel:
+        """The levels of this reducer's ranks, which keep ``slices`` if they can (collective)."""
+        return levels_of(self.comm, slices)
 
     def _made_parts(self, memories: int) -> Parts:
         """Fresh parts with so many memories."""
@@ -241,7 +243,11 @@ class Reducer:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
         kept = {prefix + name: array for prefix, part in self._stateful()
                 for name, array in part.state(self._ops).items()}
-        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self._place, **kept}
+        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self.place, **kept}
+
+    def kept(self, vector: Array) -> slice:
+        """The elements of a whole vector that this rank keeps error memory of: all, or its slice of the node's."""
+        return self._levels.own(vector)
 
     @property
     def _ops(self) -> Ops:

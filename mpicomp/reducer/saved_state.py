@@ -89,8 +89,9 @@ def _check_slice(state: Mapping[str, Any], levels: OneLevel) -> None:
     names = ("node", "nodes", "slice", "slices")
     saved = {name: state[name] for name in names} if all(name in state for name in names) else {}
     if saved != levels.place and any("/" in name for name in state):
-        raise InvalidArgument(f"with nodes=yes the state must be of {_slice_text(levels.place)}, got that of "
-                              f"{_slice_text(saved)}: resume with the nodes and the ranks per node that saved it")
+        raise InvalidArgument(f"the state must be of {_slice_text(levels.place)}, got that of {_slice_text(saved)}: "
+                              "each rank loads the state that it saved. For other nodes or nodes=no use "
+                              "mpicomp.checkpoint, which redistributes error memories")
 
 
 def _slice_text(place: Mapping[str, int]) -> str:

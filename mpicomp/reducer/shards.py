@@ -35,7 +35,7 @@ class ReplicaReducer(Reducer):
     shard refuses is refused by all.
     """
 
-    def _made_levels(self) -> OneLevel:
+    def _made_levels(self, slices: bool) -> OneLevel:
         return Apart(self.comm)
 
 

@@ -88,14 +88,21 @@ def check_clock(chooses: bool, reproducible: bool, scheme: str) -> None:
                               "reports, or a communicator without")
 
 
+def whole_vectors(options: Mapping[str, Any]) -> str | None:
+    """Why a scheme needs the whole vector of a worker; None if slices of it do."""
+    if options.get("k") is not None:
+        return f"needs a density, got k={options['k']}: a rank selects in a slice"
+    if options.get("clip"):
+        return (f"does not work with clip={options['clip']:g}, which needs the norm of a worker's whole gradient: clip "
+                "gradients before they are reduced")
+    return None
+
+
 def check_nodes(options: Mapping[str, Any]) -> None:
     """Refuse options about a worker's whole vector with nodes=yes, which gives a rank a slice of it."""
-    if options["nodes"] == "yes":
-        if options.get("k") is not None:
-            raise InvalidArgument(f"nodes=yes needs a density, got k={options['k']}: a rank selects in a slice")
-        if options.get("clip"):
-            raise InvalidArgument(f"nodes=yes does not work with clip={options['clip']:g}, which needs the norm of a "
-                                  "worker's whole gradient: clip gradients before they are reduced")
+    reason = whole_vectors(options)
+    if options["nodes"] == "yes" and reason is not None:
+        raise InvalidArgument(f"nodes=yes {reason}")
 
 
 def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], measures: int, scheme: str,

@@ -22,6 +22,7 @@ from .compatibility import (
     check_threshold,
     rate_factor,
     warning_texts,
+    whole_vectors,
 )
 from .exchanges import EXCHANGES
 from .interfaces import AnyExchange, Candidate, Codec, DensitySchedule, Memory, Part, Selector
@@ -147,8 +148,8 @@ COMMON = (
            choices=("whole", "per-tensor")),
     Option("dense", str, "none", "arrays that go uncompressed: by place, dimension, name (norm, bn, bias)",
            words=DENSE_RULES),
-    Option("nodes", str, "no", "compress slices of the nodes' means instead of every rank's vector",
-           choices=("no", "yes")),
+    Option("nodes", str, "auto", "compress slices of the nodes' means instead of every rank's vector; auto: if it can",
+           choices=("auto", "yes", "no")),
     Option("seed", int, 0, "of the random numbers of stochastic parts", low=0),
 )
 
@@ -218,9 +219,12 @@ class Scheme:
         return Scheme(self.name, {**self.given, **options})
 
     def equals(self, text: str) -> bool:
-        """True if ``text`` stands for the same, in whatever order and whether or not defaults are written."""
+        """True if ``text`` stands for the same, in whatever order and whether or not defaults are written.
+
+        ``nodes`` may differ: it is about who keeps what, which a state says by itself.
+        """
         other = Scheme.parse(text)
-        return (self.name, self.options) == (other.name, other.options)
+        return (self.name, {**self.options, "nodes": ""}) == (other.name, {**other.options, "nodes": ""})
 
     def __str__(self) -> str:
         shown = ",".join(f"{name}={self.options[name]}" for name in self.given)
@@ -293,6 +297,21 @@ class Scheme:
                    for option in _declared(self._classes)]
         return {**row, "name": str(self), **self.part_names, "options": options, "wire": row["wire"] if own else None,
                 "rate_factor": self.rate_factor, "reference": "; ".join([row["reference"], *replaced])}
+
+    @property
+    def slices(self) -> bool:
+        """True if ranks compress slices of their nodes' means, where a node has several ranks.
+
+        With ``nodes=auto`` a scheme does unless it selects in, or clips, a worker's whole vector. One whose exchange is
+        a dense all-reduce leaves nodes to that.
+
+        >>> [Scheme.parse(text).slices for text in ("topk", "topk:k=3", "dense", "dense:nodes=yes")]
+        [True, False, False, True]
+        """
+        asked: str = self.options["nodes"]
+        if asked == "auto":
+            return self.part_names["exchange"] != "dense" and whole_vectors(self.options) is None
+        return asked == "yes"
 
     @property
     def takes_momentum(self) -> bool:

@@ -27,7 +27,7 @@ from ..types import Array
 from .ghost import Ghost, Tiled, Unknown, as_array, as_ghost
 from .ghost_ops import as_ops
 from .link import RecordingLink
-from .tape import Tape
+from .tape import ALL, Tape
 
 BYTE = np.dtype(np.uint8)
 AGREEMENT = 2  # int64 that ranks exchange in the agreement before a step
@@ -45,12 +45,17 @@ def bytes_on(link: RecordingLink, nbytes: int) -> Array:
 class Call(Protocol):
     """A verb with its arguments; equal calls send the same."""
 
+    @property
+    def among(self) -> int | None:
+        """The ranks whose collective it is, ALL or those ACROSS nodes; None if it is none."""
+        return ALL
+
     def play(self, link: RecordingLink) -> None:
         """Put this rank's messages onto the tape of ``link``."""
 
 
 @dataclass(frozen=True)
-class Agreement:
+class Agreement(Call):
     """Agreement by dissemination, see ``mpicomp.comm.transport.MpiLink.extremes``."""
 
     def play(self, link: RecordingLink) -> None:
@@ -61,7 +66,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Allreduce:
+class Allreduce(Call):
     """All-reduce of ``n`` elements."""
 
     n: int
@@ -112,7 +117,7 @@ class SumInHalf(Allreduce):
 
 
 @dataclass(frozen=True)
-class Broadcast:
+class Broadcast(Call):
     """Broadcast of so many bytes."""
 
     nbytes: int
@@ -123,7 +128,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class Lengths(Call):
     """MPI's own all-gather of a length of every rank, by Bruck's algorithm."""
 
     def play(self, link: RecordingLink) -> None:
@@ -136,7 +141,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Gather:
+class Gather(Call):
     """All-gather of so many bytes per rank; one number holds for all ranks."""
 
     nbytes: tuple[int, ...]
@@ -147,7 +152,7 @@ class Gather:
 
 
 @dataclass(frozen=True)
-class AllToAll:
+class AllToAll(Call):
     """MPI's own all-to-all, of so many bytes for each other rank: in pairs, or by Bruck's algorithm."""
 
     nbytes: int
@@ -163,12 +168,16 @@ class AllToAll:
 
 
 @dataclass(frozen=True)
-class Messages:
+class Messages(Call):
     """Start of messages to and from some ranks: how far each rank is ahead of this one, and its bytes."""
 
     outgoing: tuple[tuple[int, int], ...]
     incoming: tuple[tuple[int, int], ...]
     most: int | None  # bytes per message
+
+    @property
+    def among(self) -> None:
+        return None
 
     def play(self, link: RecordingLink) -> None:
         requests = [link.irecv(bytes_on(link, nbytes), (link.rank + ahead) % link.size)
@@ -183,8 +192,12 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Landing:
+class Landing(Call):
     """End of the oldest messages in flight."""
+
+    @property
+    def among(self) -> None:
+        return None
 
     def play(self, link: RecordingLink) -> None:
         for request in link.in_flight.popleft():
@@ -222,12 +235,12 @@ class Script:
         begin = 0
         for end, call in self.calls:
             link.tape.events.extend(self.tape.events[begin:end] if end > begin else array("q"))
-            if not isinstance(call, Messages | Landing):  # which is no collective: some ranks may not take part
-                link.tape.phase()
+            if call.among is not None:
+                link.tape.phase(call.among)
             call.play(link)
             begin = end
         link.tape.events.extend(self.tape.events[begin:])
-        link.tape.phase()
+        link.tape.phase(ALL)
 
     def stretched(self, size: int, most: float) -> tuple[Script, dict[int, int]]:
         """Return a script with longer all-reduces, so that ``size`` ranks have blocks of one length, and the lengths.

@@ -12,18 +12,23 @@ from ..types import Array
 from .comm import Call, RecordingComm, Script
 from .ghost import Ghost, Tiled, as_array, as_ghost
 from .link import RecordingLink
+from .tape import ACROSS
 
 NUMBERS = np.dtype(np.int64)
 HEAD = 8  # bytes of a length
 
 
 @dataclass(frozen=True)
-class OnNode:
+class OnNode(Call):
     """A verb in the memory of the node, on ``n`` elements."""
 
     verb: str
     n: int
     dtype: np.dtype
+
+    @property
+    def among(self) -> None:
+        return None
 
     def play(self, link: RecordingLink) -> None:
         vector = as_array(Ghost(link.ops, self.n, self.dtype))
@@ -31,10 +36,14 @@ class OnNode:
 
 
 @dataclass(frozen=True)
-class Between:
+class Between(Call):
     """A call among the ranks at one place on their nodes."""
 
     call: Call
+
+    @property
+    def among(self) -> int | None:
+        return None if self.call.among is None else ACROSS
 
     def play(self, link: RecordingLink) -> None:
         across = link.across
@@ -52,10 +61,10 @@ class RecordingAcross(RecordingComm):
 class RecordingLevels:
     """The `mpicomp.comm.interfaces.Levels` of a simulated rank; all slices are taken to be alike."""
 
-    def __init__(self, comm: RecordingComm, script: Script, per_node: int, sums: list[np.ndarray] | None) -> None:
-        node, self.place = divmod(comm.rank, per_node)
-        self._comm, self.nodes, self.slices = comm, comm.size // per_node, per_node
-        self.across = RecordingAcross(script, node, self.nodes, sums, False, comm.slow)
+    def __init__(self, comm: RecordingComm, script: Script, per_node: int, place: int, sums: list[np.ndarray] | None
+                 ) -> None:
+        self._comm, self.nodes, self.slices, self.place = comm, comm.size // per_node, per_node, place
+        self.across = RecordingAcross(script, comm.rank // per_node, self.nodes, sums, False, comm.slow)
 
     def slice_of(self, vector: Array) -> slice:
         counts, displs = partition(vector.size, self.slices)
@@ -77,9 +86,10 @@ class RecordingLevels:
         return np.tile(x, self.slices) if isinstance(x, np.ndarray) else as_array(Tiled(as_ghost(x), self.slices))
 
 
-def levels_of(comm: RecordingComm, script: Script, per_node: int, sums: list[np.ndarray] | None) -> RecordingLevels:
-    """Return the levels of a simulated rank on several nodes of several ranks."""
+def levels_of(comm: RecordingComm, script: Script, per_node: int, place: int, sums: list[np.ndarray] | None
+              ) -> RecordingLevels:
+    """Return the levels of a simulated rank with the slice at this ``place``, on several nodes of several ranks."""
     if comm.size % per_node:
         raise InvalidArgument(f"nodes=yes is simulated on nodes with equally many ranks: expected a multiple of "
                               f"{per_node} ranks, got {comm.size}")
-    return RecordingLevels(comm, script, per_node, sums)
+    return RecordingLevels(comm, script, per_node, place, sums)

@@ -75,13 +75,11 @@ class RecordingLink:
     reproducible = takes_devices = False
     threads = 1  # the machine's rates are those of a rank's threads
 
-    def __init__(self, tape: Tape, place: Place, ops: GhostOps, peers: Callable[[int], int] = lambda rank: rank,
-                 size: int | None = None, rank: int | None = None, beside: int = 1) -> None:
+    def __init__(self, tape: Tape, place: Place, ops: GhostOps, peers: Callable[[int], int] = lambda rank: rank
+                 ) -> None:
         self.tape, self.place, self.ops, self._peers = tape, place, ops, peers
-        self.rank = place.rank if rank is None else rank
-        self.size = place.size if size is None else size
+        self.rank, self.size, self.slow = place.rank, place.size, place.slow()
         self.nodes, self.ranks_per_node = place.nodes, min(place.size, place.ranks_per_node)
-        self.slow = place.slow(beside)
         self.one_node, self.owners = place.nodes == 1, place.fewest
         table = built_in(self.nodes)
         self.rows = {device: table.row(self.ranks_per_node, self.nodes, device) for device in ("cpu", "gpu")}
@@ -95,8 +93,8 @@ class RecordingLink:
         local = self.rank % per_node
         if local >= self.owners:
             return None
-        return RecordingLink(self.tape, self.place, self.ops, lambda node: node * per_node + local,
-                             self.place.nodes, self.rank // per_node, beside=self.owners)
+        one_per_node = Place(self.rank // per_node, self.nodes, 1, self.place.bandwidth / self.owners)
+        return RecordingLink(self.tape, one_per_node, self.ops, lambda node: node * per_node + local)
 
     @property
     def ranks_by_node(self) -> list[list[int]]:

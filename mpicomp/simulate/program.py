@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -161,10 +161,10 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
     even = scheme
     notes: list[str] = []
     if place.size > FEW:
-        even, notes = evened(scheme, model.n, place.size)
+        even, notes = evened(scheme, model.n, place)
         model, more = even_pieces(scheme, model, place.size)
         notes += more
-    rehearsal = Rehearsal(even, model, place, algorithm)
+    rehearsal = Rehearsal(even, model, place, algorithm, FEW)
     try:
         first, *others = (_of_step(rehearsal, number, share, place, say) for number, share in kinds(scheme))
     except Unknown as error:
@@ -172,33 +172,36 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
                               "docs/simulate.md") from error
     first.name, first.mixed = str(scheme), others
     first.notes = [*_notes({name for one in (first, *others) for name in one.schedules}, algorithm),
-                   *assumed(scheme, place.size), *notes, *first.notes]
+                   *assumed(scheme, place), *notes, *first.notes]
     return first
 
 
 def _of_step(rehearsal: Rehearsal, number: int, share: float, place: Place, say: Say) -> Program:
     """A step of this number."""
     say("own work of rank 0")
-    n, first, size = rehearsal.layout.total, rehearsal.script(0, number), place.size
+    n, first, size, each = rehearsal.layout.total, rehearsal.script(0, number), place.size, rehearsal.each
 
-    def script_of(rank: int) -> Script:
+    @lru_cache(FEW)
+    def script_of(group: int) -> Script:
+        rank = group * each
         if size > FEW:
             say(f"own work of rank {rank}")
         return rehearsal.script(rank, number, first) if rank else first
 
-    def unlike(ranks: Sequence[int]) -> None:
-        _refuse_too_many(lambda place, tape: script_of(place.rank).play(_link(place, tape, n)), place, ranks)
+    def unlike(groups: Sequence[int]) -> None:
+        _refuse_too_many(lambda place, tape: script_of(place.rank // each).play(_link(place, tape, n)), place,
+                         [group * each for group in groups])
 
-    leader = number % size  # of schemes with a leader
-    script, how = roles.scripts(script_of, size, {0, leader}, unlike) if size > FEW and not rehearsal.sliced \
-        else (script_of, None)
+    groups = size // each
+    leader = number % groups  # of schemes with a leader
+    of_group, how = roles.scripts(script_of, groups, {0, leader}, unlike) if groups > FEW else (script_of, None)
     notes = [f"own work: recorded on {how}"] if how else []
-    if how and all(script(rank) == first for rank in (1, leader, size - 1)):
+    if how and all(of_group(group) == first for group in (1, leader, groups - 1)):
         longer, stretched = first.stretched(size, MOST_MORE if size <= roles.MANY else ROUGHLY)
-        script = lambda rank: longer  # noqa: E731
+        of_group = lambda group: longer  # noqa: E731
         notes += [f"an all-reduce of {length} elements is taken for one of {more}: so all blocks are of one length"
                   for length, more in stretched.items()]
-    program = record(lambda place, tape: script(place.rank).play(_link(place, tape, n)), place, say)
+    program = record(lambda place, tape: of_group(place.rank // each).play(_link(place, tape, n)), place, say)
     program.share, program.schedules = share, first.schedules(_link(place, Tape(), n))
     program.notes += notes
     return program

@@ -46,11 +46,13 @@ def kinds(scheme: Scheme) -> list[tuple[int, float]]:
 class Rehearsal:
     """Steps of a scheme on a model's gradients, one worker a rank, as many ranks as asked for."""
 
-    def __init__(self, scheme: Scheme, model: Model, place: Place, algorithm: str) -> None:
+    def __init__(self, scheme: Scheme, model: Model, place: Place, algorithm: str, few: int) -> None:
         self.scheme, self.size, self._per_node = _warmed_up(scheme), place.size, place.ranks_per_node
         self._algorithm = algorithm
         self._of_layout: dict[int, Once] = {}  # results of the first rank that ran, by slice
-        self.sliced = scheme.options["nodes"] == "yes" and 1 < self._per_node < self.size
+        self.sliced = slices(scheme, place)
+        # Ranks with one script: of many ranks those of a node, all of which are taken to have the first slice.
+        self.each = self._per_node if self.sliced and self.size > few else 1
         self.one_node = place.nodes == 1
         self.slow = place.slow(place.fewest if self.sliced else 1)
         arrays = {f"{at} {name}": np.empty(shape, FLOAT) for at, (name, shape, _) in enumerate(model.layers)}
@@ -79,16 +81,17 @@ class Rehearsal:
         script, layout = Script(), self.layout
         sums = None if like is None else like.sums
         comm = RecordingComm(script, rank, self.size, sums, self.one_node, self.slow)
-        if self.sliced:
-            comm.levels = levels_of(comm, script, self._per_node, sums)
-        levels = reducer_levels(comm, self.scheme)
-        ops = GhostOps(script.tape.work, layout.n, self.passing)
         which = rank % self._per_node if self.sliced else 0
+        if self.sliced:
+            comm.levels = levels_of(comm, script, self._per_node, which, sums)
+        levels = reducer_levels(comm, self.sliced)
+        ops = GhostOps(script.tape.work, layout.n, self.passing)
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
         ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
                          options["seed"], self._algorithm, check_finite=True, ops=as_ops(ops),
                          of_layout=self._of_layout.setdefault(which, Once()))
         ctx = levels.at_step(levels.context(ctx), number, False, None, [])
+        ops.n = ctx.n  # of a slice: where indices may lie
         _settle(parts, ctx, ops)
         pipeline = Pipeline(parts, levels)
         ops.work(STEP, 1)
@@ -99,15 +102,19 @@ class Rehearsal:
         return script
 
 
-def evened(scheme: Scheme, n: int, size: int) -> tuple[Scheme, list[str]]:
+def evened(scheme: Scheme, n: int, place: Place) -> tuple[Scheme, list[str]]:
     """Return the scheme with a few more elements sent, so that all ranks' regions hold as many, and notes on it."""
+    sliced, size = slices(scheme, place), place.size
+    if sliced:
+        n, size = n // place.ranks_per_node, place.nodes
     if scheme.part_names["exchange"] != "balanced" or scheme.options["layers"] != "whole" or n < size:
         return scheme, []
     wanted = max(1, round(_passing(scheme, n) * n))
     k = min(n // size, -(-wanted // size)) * size
     if k == wanted or abs(k - wanted) > MOST_MORE * wanted:
         return scheme, []
-    return scheme.replace(k=k), [f"{k} elements sent instead of {wanted}: so all ranks have regions of one length"]
+    more = {"density": k / n} if sliced else {"k": k}
+    return scheme.replace(**more), [f"{k} elements sent instead of {wanted}: so all ranks have regions of one length"]
 
 
 def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[str]]:
@@ -145,9 +152,18 @@ def _passing(scheme: Scheme, n: int) -> float:
     return min(1.0, k / n) if k else scheme.options.get("density", 1.0)
 
 
-def assumed(scheme: Scheme, size: int) -> list[str]:
+def slices(scheme: Scheme, place: Place) -> bool:
+    """Return True if ranks compress slices of their nodes' means.
+
+    Slices of nodes with unequal numbers of ranks are not simulated: ``nodes=auto`` compresses whole vectors there.
+    """
+    unequal = place.fewest != place.ranks_per_node and scheme.options["nodes"] == "auto"
+    return scheme.slices and 1 < place.ranks_per_node < place.size and not unequal
+
+
+def assumed(scheme: Scheme, place: Place) -> list[str]:
     """Return the assumptions about the elements, one sentence each."""
-    parts, options = scheme.part_names, scheme.options
+    parts, options, size = scheme.part_names, scheme.options, place.size
     exchange, selector = parts["exchange"], parts["selector"]
     notes = []
     if exchange in ("gather", "merge", "balanced") and selector != "all":
@@ -174,8 +190,10 @@ def assumed(scheme: Scheme, size: int) -> list[str]:
         notes.append("no array is taken to be in its critical regime")
     if options.get("warmup"):
         notes.append("a step after the warm-up")
-    if options["nodes"] == "yes":
+    if slices(scheme, place):
         notes.append("all slices are taken to be alike")
+    elif scheme.slices and 1 < place.ranks_per_node < size:
+        notes.append("ranks compress whole vectors, not slices, since not all nodes have as many")
     if parts["memory"] == "error-reset":
         notes.append(f"the mean of a period of {options['period']} steps")
     return notes

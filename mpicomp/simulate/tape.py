@@ -14,6 +14,7 @@ from .ghost_ops import KERNELS
 SEND, SENT, RECEIVED, WORK, POOL, DRAIN, SYNC = range(7)
 XOR = 8  # added to the kind of a message whose peer is counted as what differs in the bits (see ``program``)
 PHASE = 1 << 20  # messages between two ranks in one collective, at most
+ALL, ACROSS = 0, 1  # ranks of a collective: all, or those that keep the same slice on their nodes
 COLUMNS = 4  # kind, who or which kernel, which message, how much
 NUMBER = {name: number for number, name in enumerate(KERNELS)}
 
@@ -30,7 +31,7 @@ class Tape:
     SYNC      wait for the ranks of this node
 
     A wait is idle (1) within MPI's own collectives, from which a rank does not return to its pool; else 0.
-    Messages between two ranks are numbered anew in every collective, with which all ranks begin a ``phase``.
+    Messages between two ranks are numbered anew in every collective, with which they begin a ``phase``.
     Work between two other events has no order: it is kept sorted, so that ranks that do the same are seen to.
     ``bytes_shared`` are those that this rank wrote into the memory of its node for others to read.
     """
@@ -38,6 +39,7 @@ class Tape:
     def __init__(self) -> None:
         self.events = array("q")
         self.bytes_sent = self.bytes_shared = self.messages = self._first = 0
+        self._phases = [0, 0]
         self._to: dict[int, int] = defaultdict(int)
         self._from: dict[int, int] = defaultdict(int)
         self._work, self._idle, self._cut = WORK, 0, 0
@@ -47,9 +49,10 @@ class Tape:
         self._cut = len(self.events)
         return self._cut
 
-    def phase(self) -> None:
-        """A collective begins, on all ranks."""
-        self._first += PHASE
+    def phase(self, among: int) -> None:
+        """A collective begins: of ALL ranks, or of those ACROSS nodes, of which others may have had fewer."""
+        self._phases[among] += 1
+        self._first = PHASE * (2 * self._phases[among] + among)
         self._to.clear()
         self._from.clear()
 

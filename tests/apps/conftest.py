@@ -29,7 +29,7 @@ class Alone:
     """Stand-in for a communicator of one process, without MPI: the methods that the apps and the reducer use."""
 
     rank, size, own_message, traffic, log = 0, 1, 0, Traffic(), None
-    reproducible = False
+    reproducible, levels = False, None
 
     def count_reducer(self):
         return 1

@@ -12,7 +12,7 @@ import pytest
 
 from mpicomp import checkpoint
 from mpicomp.checkpoint import folder, parts
-from mpicomp.checkpoint.redistribute import redistribute, sources
+from mpicomp.checkpoint.redistribute import Keepers, redistribute, sources
 from mpicomp.errors import CorruptFile, InvalidArgument
 
 STATE = {
@@ -273,7 +273,7 @@ def test_every_worker_goes_somewhere(had, now):
         entries = {f"memory/{i}/residual": memories[first + i] for i in range(had[rank])}
         return {"scheme": "topk:k=2", "step": 5, "workers": had[rank], **entries}
 
-    states = [redistribute(old, had, now, rank) for rank in range(len(now))]
+    states = [redistribute(old, Keepers(had), Keepers(now), rank, {}) for rank in range(len(now))]
     total = sum(value for state in states for name, value in state.items() if name.endswith("residual"))
     assert np.array_equal(total, memories.sum(axis=0)) and [state["workers"] for state in states] == now
     assert memories.dtype == total.dtype
@@ -288,7 +288,7 @@ def test_pieces_are_cut_anew():
                 "exchange/start": np.array(start)}  # fmt: skip
 
     for now in (1, 2, 5):
-        states = [redistribute(old, [1, 1, 1], [1] * now, rank) for rank in range(now)]
+        states = [redistribute(old, Keepers([1, 1, 1]), Keepers([1] * now), rank, {}) for rank in range(now)]
         assert np.array_equal(np.concatenate([state["exchange/residual"] for state in states]), whole)
         sizes = [state["exchange/residual"].size for state in states]
         assert [int(state["exchange/start"]) for state in states] == [sum(sizes[:rank]) for rank in range(now)]
@@ -300,7 +300,7 @@ def test_pieces_of_which_nothing_was_sent_yet():
                 "exchange/start": np.array(-1)}  # fmt: skip
 
     for rank in range(3):
-        state = redistribute(old, [1, 1], [1, 1, 1], rank)
+        state = redistribute(old, Keepers([1, 1]), Keepers([1, 1, 1]), rank, {})
         assert int(state["exchange/start"]) == -1 and state["exchange/residual"].size == 0
 
 
@@ -314,4 +314,4 @@ def test_an_old_rank_whose_memory_is_missing(scheme, names):
         return {"scheme": scheme, "step": 5, "workers": 2, **entries}
 
     with pytest.raises(InvalidArgument, match=f"the state of step 5 of {scheme} .*lacks memory/1/{names[-1]}: take"):
-        redistribute(old, [2, 2], [1], 0)
+        redistribute(old, Keepers([2, 2]), Keepers([1]), 0, {})

@@ -3,6 +3,7 @@
     python tests/benchmarks/bench_cluster.py FIGURE... [--quick] [--output FILE]     all: every figure
 
 steps-RATE       one step on vectors as long as two models: time, bytes, share of the wire's limit
+levels-RATE      one step with ranks as a scheme's workers, and with nodes: two hosts with two ranks each
 change           the scheme auto, when the rate of the links changes in mid-run, beside its candidates as fixed schemes
 accuracy-RATE    a CNN on Fashion-MNIST trained to a test accuracy, dense and compressed: seconds
 
@@ -57,6 +58,25 @@ def step_row(bits, model, n, name, one):
         "model": model, "method": name, "ms per step": ms(seconds), "MB per rank": f"{sent / 1e6:.2f}",
         "wire": f"{8 * sent / bits / seconds:.2f}", "native / it": f"{native / seconds:.2f}",
     }  # fmt: skip
+
+
+LEVELS = ["scalecom:chunk=112,beta=0.1", "topk-global:density=0.01", "dgc:density=0.001", "int8", "onebit",
+          "powersgd:rank=4"]  # fmt: skip
+
+
+def levels_at(rate):
+    def figure(quick):
+        n = 1_000_000 if quick else MODELS["ResNet-50"]
+        texts = {name: f"{name}{',' if ':' in name else ':'}nodes=" for name in LEVELS}
+        names = [text + nodes for text in texts.values() for nodes in ("no", "yes")]
+        with Hosts(2, rate) as hosts:
+            raw = on_hosts(hosts, "steps", {"n": n, "names": names}, time_limit=900, ranks=2)
+        rows = [{"method": name, "ranks, ms": ms(raw[f"{text}no"]), "nodes, ms": ms(raw[f"{text}yes"]),
+                 "gain": f"{raw[f'{text}no'] / raw[f'{text}yes']:.2f}"} for name, text in texts.items()]
+        return f"2 hosts, {rate}, two ranks each, {n} float32; medians of alternating steps", rows, raw
+
+    figure.__doc__ = f"One step of each method at {rate}, whose workers are ranks or nodes."
+    return figure
 
 
 TARGET = 0.85  # test accuracy
@@ -146,6 +166,7 @@ def change_row(error, rate, auto, one):
 
 
 FIGURES = {f"steps-{rate}": steps_at(rate, bits) for rate, bits in RATES.items()}
+FIGURES |= {f"levels-{rate}": levels_at(rate) for rate in ("1gbit", "10gbit")}
 FIGURES["change"] = change
 FIGURES |= {f"accuracy-{rate}": accuracy_at(rate) for rate in ("100mbit", "1gbit")}
 

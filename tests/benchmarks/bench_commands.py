@@ -23,7 +23,8 @@ ON_HOSTS = {
     "figures.py": ["ring-hosts", "scalecom-hosts"],
     "bench_allreduce.py": ["hosts", "step-hosts", "buckets-hosts", "segments"],
     "bench_torch.py": ["hosts", "fsdp"], "bench_diloco.py": ["speed"], "bench_training.py": ["steps"],
-    "bench_cluster.py": ["steps-10gbit", "change", "accuracy-1gbit"],  # other rates run the same code, more slowly
+    # Other rates run the same code, more slowly.
+    "bench_cluster.py": ["steps-10gbit", "levels-1gbit", "change", "accuracy-1gbit"],
     "bench_peers.py": ["ddp-10gbit-hosts"], "bench_bounded.py": [""],
 }  # fmt: skip
 

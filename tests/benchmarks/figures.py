@@ -60,9 +60,9 @@ def on_node(ranks, task, settings, time_limit=200, options=()):
     return answer(subprocess.run(bounded, env={**os.environ, **ALONE}, capture_output=True, text=True))
 
 
-def on_hosts(hosts, task, settings, time_limit=300):
-    """Run a task with one rank on each emulated host."""
-    return answer(hosts.run(1, ["python", MEASURE, task, json.dumps(settings)], time_limit=time_limit))
+def on_hosts(hosts, task, settings, time_limit=300, ranks=1):
+    """Run a task with so many ranks on each emulated host."""
+    return answer(hosts.run(ranks, ["python", MEASURE, task, json.dumps(settings)], time_limit=time_limit))
 
 
 # ---- figures: each returns (settings, rows, raw) ---------------------------------------------------------------

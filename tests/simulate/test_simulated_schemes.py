@@ -50,6 +50,38 @@ def test_every_scheme_runs_to_its_end(text):
         assert max(one.bytes_sent.min() for one in kinds) > 0 or size == 1
 
 
+@pytest.mark.parametrize("text", [name for name in schemes.names() if Scheme.parse(name).slices and name != "auto"])
+@pytest.mark.parametrize(("size", "per_node"), [(4, 2), (12, 4)])
+def test_every_message_between_slices_finds_its_rank(text, size, per_node):
+    """Slices with unlike matrices have unlike numbers of calls; in a tree ranks have unlike numbers of messages."""
+    of_slices = program_of(text, MODEL, Place(0, size, per_node))
+    for one in (of_slices, *of_slices.mixed):
+        assert np.all(replay(one, PACE).finish > 0)
+    assert "all slices are taken to be alike" in of_slices.notes
+
+
+def test_whole_vectors_are_simulated_where_nodes_have_unequal_numbers_of_ranks():
+    by_default, whole = (program_of(text, MODEL, Place(0, 6, 4)) for text in ("topk", "topk:nodes=no"))
+    assert all(np.array_equal(a, b) for a, b in zip(by_default.tables, whole.tables, strict=True))
+    assert any("since not all nodes have as many" in note for note in by_default.notes)
+    with pytest.raises(InvalidArgument, match="expected a multiple of 4 ranks, got 6"):
+        program_of("topk:nodes=yes", MODEL, Place(0, 6, 4))
+
+
+@pytest.mark.parametrize("text", ["topk:density=0.1", "scalecom:chunk=8", "gtopk:density=0.1", "int8",
+                                  "oktopk:density=0.1"])
+def test_of_many_nodes_one_rank_stands_for_all_slices(monkeypatch, text):
+    """As many elements in all slices and pieces."""
+    model = named("16384")
+    each = program_of(text, model, Place(0, 16, 4))
+    monkeypatch.setattr(programs, "FEW", 3)
+    shared = program_of(text, model, Place(0, 16, 4))
+    for a, b in zip([each, *each.mixed], [shared, *shared.mixed], strict=True):
+        np.testing.assert_allclose(b.bytes_sent.max(), a.bytes_sent.max(), rtol=steps.MOST_MORE)
+        np.testing.assert_allclose(replay(b, PACE).finish.max(), replay(a, PACE).finish.max(), rtol=steps.MOST_MORE)
+    assert any("own work: recorded on" in note for note in shared.notes)
+
+
 def test_every_part_is_among_those_that_ran():
     ran = [Scheme.parse(text).part_names for text in [*ALL, "auto"]]
     for kind, registry in (("exchange", EXCHANGES), ("memory", MEMORIES)):

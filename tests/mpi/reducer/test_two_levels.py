@@ -86,8 +86,9 @@ def test_nodes_are_the_workers(nodes, world, seed, text, monkeypatch):
 def residual_of(nodes, reducer, size):
     """Sum of all ranks' error memories, each at its place."""
     kept = np.zeros(size)
-    own = slice(0, size) if nodes.levels is None else nodes.levels.slice_of(np.empty(size, np.float32))
-    kept[own] = reducer.state_dict()["memory/0/residual"]
+    own = reducer.kept(np.empty(size, np.float32))
+    kept[own] = sum(value for name, value in reducer.state_dict().items() if name.endswith("/residual")
+                    and name.startswith("memory/"))
     nodes.allreduce_in_place(kept)
     return kept
 
@@ -103,9 +104,8 @@ def test_sent_and_kept_is_what_came_in(nodes, seed, text, workers):
         sent += reducer.reduce(grad if workers > 1 else grad[0])
         came_in += grad.sum(0)
     nodes.allreduce_in_place(came_in)
-    if nodes.levels is not None or workers == 1:
-        kept = residual_of(nodes, reducer, N)
-        np.testing.assert_allclose(sent + kept / count, came_in / nodes.size / workers, atol=1e-4)
+    kept = residual_of(nodes, reducer, N)
+    np.testing.assert_allclose(sent + kept / count, came_in / nodes.size / workers, atol=1e-4)
 
 
 @pytest.mark.parametrize("text", each(ALL))
@@ -208,23 +208,58 @@ def test_a_state_is_for_the_nodes_that_saved_it(nodes, seed):
     kept = nodes.levels.slice_of(np.empty(N, np.float32))
     assert state["memory/0/residual"].size == kept.stop - kept.start
     for other in ({**state, "slices": 7}, {name: state[name] for name in state if name not in ("node", "slice")}):
-        with pytest.raises(InvalidArgument, match=r"with nodes=yes the state must be of slice \d of \d on node"):
+        with pytest.raises(InvalidArgument, match=r"the state must be of slice \d of \d on node \d of \d, got that of"):
             mpicomp.Reducer(nodes, text).load_state_dict(other)
 
 
-def test_a_checkpoint_is_resumed_on_the_same_nodes_alone(nodes, world, seed, folder):
-    text = on_nodes("topk:density=0.1")
+@pytest.mark.parametrize("text", ["topk:density=0.1", "powersgd", "onebit", "accordion", "dgc:density=0.1"])
+def test_a_checkpoint_is_resumed_on_the_same_nodes(nodes, seed, folder, text):
+    text = on_nodes(text)
     reducer = mpicomp.Reducer(nodes, text)
-    reducer.reduce(vector(seed, nodes.rank, 0))
-    checkpoint.save(nodes, folder, 1, common={}, reducers={"reducer": reducer})
-    again = mpicomp.Reducer(nodes, text)
-    checkpoint.load(nodes, folder).restore(again)
-    own = vector(seed, nodes.rank, 1)
-    assert again.reduce(own).tobytes() == reducer.reduce(own).tobytes()
-    if nodes.levels is not None:
-        more = mpicomp.Reducer(nodes, text, workers=2)
-        with pytest.raises(InvalidArgument, match="cannot be given to other ranks: resume on"):
-            checkpoint.load(nodes, folder).restore(more)
+    for step in range(2):
+        reducer.reduce(vector(seed, nodes.rank, step))
+    checkpoint.save(nodes, folder, 2, common={}, reducers={"reducer": reducer})
+    again, saved = mpicomp.Reducer(nodes, text), checkpoint.load(nodes, folder)
+    saved.restore(again)
+    own = vector(seed, nodes.rank, 2)
+    assert again.reduce(own).tobytes() == reducer.reduce(own).tobytes() and saved.notes == []
+
+
+def second_memory_of(nodes, reducer):
+    """The owners' errors, each at its place: in the unit of the mean."""
+    kept, state = np.zeros(N), reducer.state_dict()
+    if state.get("exchange/start", -1) >= 0:
+        start = reducer.kept(kept.astype(np.float32)).start + int(state["exchange/start"])
+        kept[start : start + state["exchange/residual"].size] = state["exchange/residual"]
+    nodes.allreduce_in_place(kept)
+    return kept
+
+
+@pytest.mark.parametrize("text", ["topk:density=0.1", "scalecom:chunk=7", "onebit", "powersgd", "accordion"])
+def test_a_checkpoint_goes_to_other_nodes(nodes, world, seed, folder, monkeypatch, text):
+    """From slices to whole vectors, to slices of other nodes, and back: no part of a gradient is lost."""
+    workers = 2
+    monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", str(5 - per_node(nodes)))
+    other = Comm(world)
+    jobs = [(nodes, "yes"), (other, "no"), (other, "yes"), (nodes, "yes")]
+    came_in, sent, step = np.zeros(N), np.zeros(N), 0
+    for number, (comm, asked) in enumerate(jobs):
+        reducer = mpicomp.Reducer(comm, on_nodes(text).replace("nodes=yes", f"nodes={asked}"), workers=workers)
+        if number:
+            checkpoint.load(comm, folder).restore(reducer)
+        for _ in range(3):
+            grad = np.stack([vector(seed, comm.rank * workers + i, step) for i in range(workers)])
+            sent += reducer.reduce(grad)
+            came_in += grad.sum(0)
+            step += 1
+        total = came_in.copy()
+        comm.allreduce_in_place(total)
+        slices = asked == "yes" and comm.levels is not None
+        count = comm.levels.nodes if slices else comm.size * workers
+        kept = residual_of(comm, reducer, N) / count + second_memory_of(comm, reducer)
+        np.testing.assert_allclose(sent + kept, total / comm.size / workers, atol=2e-3)
+        checkpoint.save(comm, folder, step, common={}, reducers={"reducer": reducer})
+    other.Free()
 
 
 def test_only_messages_between_nodes_count_as_sent(nodes, world, seed):
@@ -274,6 +309,23 @@ def test_an_error_of_one_rank_is_raised_on_all(nodes, seed):
         with pytest.raises(InvalidArgument, match=rf"^rank {last}: this reducer's error memory is for"):
             for _ in range(3):
                 reducer.reduce(vector(seed, nodes.rank, 1, N + (nodes.rank == last)))
+
+
+@pytest.mark.parametrize(("text", "measures", "like"), [
+    ("topk:density=0.1", 0, "yes"), ("int8", 0, "yes"), ("auto:error=1,candidates=topk-global+int8", 0, "yes"),
+    ("topk:density=0.1", 2, "no"), ("topk:k=9", 0, "no"), ("dgc:density=0.1,clip=1", 0, "no"), ("half", 0, "no"),
+    ("localsgd:period=2", 0, "no"),
+])  # fmt: skip
+def test_by_default_nodes_are_the_workers_where_they_can_be(nodes, text, measures, like):
+    reducer = mpicomp.Reducer(nodes, text, measures=measures)
+    assert ("slice" in reducer.place) == (like == "yes" and nodes.levels is not None)
+    assert ("slice" in mpicomp.Reducer(nodes, f"{text}{',' if ':' in text else ':'}nodes=no").place) is False
+
+
+def test_whole_vectors_stay_where_ranks_may_be_lost(nodes, monkeypatch):
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_enable", "1")
+    assert "slice" not in mpicomp.Reducer(nodes, "topk").place
+    assert ("slice" in mpicomp.Reducer(nodes, "topk:nodes=yes").place) == (nodes.levels is not None)
 
 
 def test_options_about_whole_vectors_are_refused(nodes):

@@ -6,7 +6,7 @@ import pytest
 import mpicomp
 from mpicomp import optim
 from mpicomp._util.partition import partition
-from mpicomp.checkpoint.redistribute import redistribute
+from mpicomp.checkpoint.redistribute import Keepers, redistribute
 from mpicomp.errors import InvalidArgument
 
 STEPS, N, K = 7, 90, 6
@@ -198,4 +198,4 @@ def test_states_of_other_workers_are_refused(comm, seed, memory, name):
     reducer.reduce(real(seed, comm.rank, 0))
     states = comm.allgather(reducer.state_dict())
     with pytest.raises(InvalidArgument, match=f"the {name} of a worker cannot be given to others"):
-        redistribute(states.__getitem__, [1] * comm.size, [1] * (comm.size + 1), 0)
+        redistribute(states.__getitem__, Keepers([1] * comm.size), Keepers([1] * (comm.size + 1)), 0, {})
