@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_cluster.py FIGURE... [--quick] [--output FILE]     all: every figure
 
 steps-RATE       one step on vectors as long as two models: time, bytes, share of the wire's limit
-levels-RATE      one step with ranks as a scheme's workers, and with nodes: two hosts with two ranks each
+levels-RATE      one step with ranks as a scheme's workers, and with nodes: one rank per host, and two
 change           the scheme auto, when the rate of the links changes in mid-run, beside its candidates as fixed schemes
 accuracy-RATE    a CNN on Fashion-MNIST trained to a test accuracy, dense and compressed: seconds
 
@@ -69,11 +69,15 @@ def levels_at(rate):
         n = 1_000_000 if quick else MODELS["ResNet-50"]
         texts = {name: f"{name}{',' if ':' in name else ':'}nodes=" for name in LEVELS}
         names = [text + nodes for text in texts.values() for nodes in ("no", "yes")]
-        with Hosts(2, rate) as hosts:
-            raw = on_hosts(hosts, "steps", {"n": n, "names": names}, time_limit=900, ranks=2)
-        rows = [{"method": name, "ranks, ms": ms(raw[f"{text}no"]), "nodes, ms": ms(raw[f"{text}yes"]),
-                 "gain": f"{raw[f'{text}no'] / raw[f'{text}yes']:.2f}"} for name, text in texts.items()]
-        return f"2 hosts, {rate}, two ranks each, {n} float32; medians of alternating steps", rows, raw
+        raw = {}
+        for count, ranks in ((4, 1), (2, 2), (4, 2)):
+            with Hosts(count, rate) as hosts:
+                task = {"n": n, "names": names[::2] if ranks == 1 else names}
+                raw[f"{count} x {ranks}"] = on_hosts(hosts, "steps", task, time_limit=900, ranks=ranks)
+        rows = [{"method": name, **{f"{form}, {workers}, ms": ms(one[text + nodes]) for form, one in raw.items()
+                                    for nodes, workers in (("no", "ranks"), ("yes", "nodes")) if text + nodes in one}}
+                for name, text in texts.items()]
+        return f"hosts x ranks, {rate}, {n} float32; medians of alternating steps", rows, raw
 
     figure.__doc__ = f"One step of each method at {rate}, whose workers are ranks or nodes."
     return figure
