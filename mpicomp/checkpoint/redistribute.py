@@ -43,7 +43,7 @@ OF_A_SLICE = ("exchange", "schedule")  # kinds of entries that differ between sl
 
 @dataclass(frozen=True)
 class Keepers:
-    """Who keeps the error memories of a job: each rank those of its workers, or a slice of its node's.
+    """The ranks of a job as keepers of error memories: each those of its workers, or a slice of its node's.
 
     Attributes
     ----------
@@ -189,15 +189,14 @@ def _memory(old: Callable[[int], Entries], had: Keepers, number: int) -> Entries
 
 def _common(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank: int, rules: dict[tuple[str, str], str]
             ) -> Entries:
-    """What all ranks have in common, or all that keep the same slice."""
+    """The entries common to all ranks, or to all that keep the same slice."""
     alike = [other for other, (_, piece) in enumerate(had.places)
              if had.slices == now.slices and piece == now.places[rank][1]]
-    of_slice = bool(had.slices or now.slices)
+    left_out = ("memory", *OF_A_SLICE) if (had.slices or now.slices) and not alike else ("memory",)
     state: Entries = {}
     for name, value in old(alike[0] if alike else 0).items():
         kind, _, rest = name.partition("/")
-        if kind in DEFAULT and kind != "memory" and rules.get((kind, rest), DEFAULT[kind]) == "same" \
-                and (alike or not of_slice or kind not in OF_A_SLICE):
+        if kind in DEFAULT and kind not in left_out and rules.get((kind, rest), DEFAULT[kind]) == "same":
             state[name] = value
     return state
 

@@ -71,7 +71,7 @@ def test_whole_vectors_are_simulated_where_nodes_have_unequal_numbers_of_ranks()
 @pytest.mark.parametrize("text", ["topk:density=0.1", "scalecom:chunk=8", "gtopk:density=0.1", "int8",
                                   "oktopk:density=0.1"])
 def test_of_many_nodes_one_rank_stands_for_all_slices(monkeypatch, text):
-    """As many elements in all slices and pieces."""
+    """All slices and pieces have equally many elements."""
     model = named("16384")
     each = program_of(text, model, Place(0, 16, 4))
     monkeypatch.setattr(programs, "FEW", 3)

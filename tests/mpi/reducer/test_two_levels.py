@@ -17,8 +17,8 @@ SHAPES = {"w": (14, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (3
 N = 333
 
 
-def on_nodes(text: str) -> str:
-    return f"{text}{',' if ':' in text else ':'}nodes=yes"
+def on_nodes(text: str, asked: str = "yes") -> str:
+    return f"{text}{',' if ':' in text else ':'}nodes={asked}"
 
 
 ALL = [small(name, SMALL) for name in schemes.names() if not mpicomp.Scheme.parse(name).chooses]
@@ -244,7 +244,7 @@ def test_a_checkpoint_goes_to_other_nodes(nodes, world, seed, folder, monkeypatc
     jobs = [(nodes, "yes"), (other, "no"), (other, "yes"), (nodes, "yes")]
     came_in, sent, step = np.zeros(N), np.zeros(N), 0
     for number, (comm, asked) in enumerate(jobs):
-        reducer = mpicomp.Reducer(comm, on_nodes(text).replace("nodes=yes", f"nodes={asked}"), workers=workers)
+        reducer = mpicomp.Reducer(comm, on_nodes(text, asked), workers=workers)
         if number:
             checkpoint.load(comm, folder).restore(reducer)
         for _ in range(3):
@@ -319,7 +319,7 @@ def test_an_error_of_one_rank_is_raised_on_all(nodes, seed):
 def test_by_default_nodes_are_the_workers_where_they_can_be(nodes, text, measures, like):
     reducer = mpicomp.Reducer(nodes, text, measures=measures)
     assert ("slice" in reducer.place) == (like == "yes" and nodes.levels is not None)
-    assert ("slice" in mpicomp.Reducer(nodes, f"{text}{',' if ':' in text else ':'}nodes=no").place) is False
+    assert "slice" not in mpicomp.Reducer(nodes, on_nodes(text, "no")).place
 
 
 def test_whole_vectors_stay_where_ranks_may_be_lost(nodes, monkeypatch):
