@@ -173,7 +173,9 @@ class Reducer:
                 bucket.write(mean, output)
                 return out
             dense = mean.dense(bucket.ops)
-            return bucket.unflatten(dense.copy() if mean.indices is None else dense, grads)  # else the reducer's own
+            if mean.indices is None:  # the reducer's own
+                dense = bucket.ops.concatenate([dense], dense.dtype)
+            return bucket.unflatten(dense, grads)
 
     def reduce_sparse(self, grads: Arrays) -> Mean:
         """The mean as ``(indices, values, n)`` over the flattened arrays (collective).

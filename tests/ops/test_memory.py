@@ -1,6 +1,8 @@
 """Memory of long arrays that is kept for the next ones."""
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpicomp.ops import _cpu, cpu
-from mpicomp.ops.cpu.composed import LONG
+from mpicomp.ops.cpu.kept_arrays import LONG
 
 # The address sanitizer is to find a use after the end, so nothing is kept for it.
 keeps = pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="nothing is kept under the sanitizer")
@@ -69,6 +71,75 @@ def test_no_two_arrays_share_memory(rng):
     for one in threads:
         one.join()
     assert not failures
+
+
+def first_accesses(call):
+    """Pages that the system gives in a call; of several calls the fewest."""
+    faults = []
+    for _ in range(10):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        call()
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return min(faults)
+
+
+@pytest.fixture
+def two_threads():
+    """However many CPUs there are: each thread of an operation has memory of its own."""
+    _cpu.force_threads(2)
+    yield
+    _cpu.force_threads(0)
+
+
+@keeps
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("name", ["top_k", "top_k of ties", "threshold", "bin_select", "common", "union", "add_lists",
+                                  "concatenate", "zeros"])
+def test_operations_repeated_are_given_no_new_pages(rng, name):
+    n, k = 1 << 22, 1 << 18
+    x = rng.standard_normal(n).astype(np.float32)
+    lists = [np.sort(rng.choice(n, k, replace=False)).astype(np.int32) for _ in range(3)]
+    values = [x[:k]] * 3
+    signs, whole = np.sign(x), [(0, n)]
+    call = {
+        "top_k": lambda: cpu.top_k(None, x, whole, [k]),
+        "top_k of ties": lambda: cpu.top_k(None, signs, whole, [k]),
+        "threshold": lambda: cpu.threshold(None, x, whole, [1.5]),
+        "bin_select": lambda: cpu.bin_select(None, x, whole, 50),
+        "common": lambda: cpu.common(lists[0], lists[1]),
+        "union": lambda: cpu.union(lists, n),
+        "add_lists": lambda: cpu.add_lists(lists, values, n),
+        "concatenate": lambda: cpu.concatenate([x, x], np.float32),
+        "zeros": lambda: cpu.zeros(n, np.float32),
+    }[name]
+    pages = 4 * k // resource.getpagesize()  # of one list
+    assert first_accesses(call) < pages // 8
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")  # Python 3.12 warns of any fork
+def test_a_child_can_take_memory_whatever_its_parents_threads_do(two_threads):
+    n, stop = 1 << 21, threading.Event()
+    lists = [np.arange(0, n, 64, dtype=np.int32)] * 2
+
+    def busy():
+        while not stop.is_set():
+            cpu.union(lists, n)
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for one in threads:
+        one.start()
+    try:
+        for _ in range(400):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # which ends it
+                cpu.empty(LONG, np.float32)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        for one in threads:
+            one.join()
 
 
 def said_by(code):

@@ -12,3 +12,4 @@ from .bounded import *
 from .composed import *
 from .each_span import *
 from .few_bits import *
+from .kept_arrays import *

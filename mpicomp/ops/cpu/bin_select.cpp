@@ -100,7 +100,8 @@ Buffer<I> select_in_bins(U u, std::size_t n, std::size_t length) {
     struct Part {
         Buffer<I> indices;
     };
-    const std::size_t bins = part_count(n, length), grain = std::max<std::size_t>(1, part_elements / length);
+    const std::size_t bins = part_count(n, length);
+    const std::size_t grain = std::max<std::size_t>(1, listed_in_part(n, part_elements) / length);
     std::vector<Part> parts(part_count(bins, grain));
     parallel_parts(bins, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
         const std::size_t last = end == bins ? n : end * length;

@@ -3,15 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "arrays.h"
+#include "kept_memory.h"
 #include "pool.h"
 #include "real.h"
 
@@ -19,37 +17,34 @@
 template <class T>
 class Buffer {
     static_assert(std::is_trivial_v<T>);
-    struct Free {
-        void operator()(void* pointer) const { std::free(pointer); }
-    };
-    std::unique_ptr<T, Free> data_;
-    std::size_t capacity_ = 0;
+    KeptMemory memory_;
 
 public:
     std::size_t size = 0;
-    T* data() { return data_.get(); }
-    const T* data() const { return data_.get(); }
+    T* data() { return static_cast<T*>(memory_.data()); }
+    const T* data() const { return static_cast<const T*>(memory_.data()); }
 
     void reserve(std::size_t wanted) {
-        if (wanted > capacity_) resize(std::max(wanted, 2 * capacity_));
+        if (wanted * sizeof(T) <= memory_.size()) return;
+        KeptMemory larger(std::max(wanted * sizeof(T), 2 * memory_.size()));
+        if (memory_.size()) std::memcpy(larger.data(), memory_.data(), memory_.size());
+        memory_.swap(larger);
     }
 
     py::array_t<T> to_numpy() && {
-        resize(size);
-        T* pointer = data_.release();
-        py::capsule owner(pointer, [](void* held) { std::free(held); });
-        return py::array_t<T>(static_cast<py::ssize_t>(size), pointer, owner);
-    }
-
-private:
-    void resize(std::size_t capacity) {
-        T* moved = static_cast<T*>(std::realloc(data_.get(), std::max<std::size_t>(1, capacity) * sizeof(T)));
-        if (!moved) throw std::bad_alloc();
-        (void)data_.release();
-        data_.reset(moved);
-        capacity_ = capacity;
+        auto* held = new KeptMemory(std::move(memory_));
+        py::capsule owner(held, [](void* one) { delete static_cast<KeptMemory*>(one); });
+        return py::array_t<T>(static_cast<py::ssize_t>(size), static_cast<T*>(held->data()), owner);
     }
 };
+
+// Elements in a part whose list is joined to others': a few parts a thread, since each needs memory of its own. The whole
+// list is the same whatever the parts.
+inline std::size_t listed_in_part(std::size_t n, std::size_t least) {
+    if (n <= least) return least;
+    const int threads = threads_in_use();
+    return threads == 1 ? n : std::max(least, n / (4 * static_cast<std::size_t>(threads)) + 1);
+}
 
 // The lists of all parts, one behind the other.
 template <class Part, class T>
@@ -135,9 +130,11 @@ KERNEL void collect(U u, std::size_t first, std::size_t n, Test test, std::size_
 template <bool with_keys, class I, class B, class U, class Test>
 Selection<I, B> collected(U u, std::size_t n, Test test, std::size_t limit = any_length,
                           std::size_t part_limit = any_length) {
-    std::vector<Selection<I, B>> parts(part_count(n));
+    const std::size_t grain = listed_in_part(n, part_elements);
+    std::vector<Selection<I, B>> parts(part_count(n, grain));
     std::atomic<std::size_t> count{0};
-    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+    part_limit = std::min(limit, part_limit);
+    parallel_parts(n, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
         if (count.load(std::memory_order_relaxed) >= limit) return;
         dispatch<collect<with_keys, U, Test, I, B>>(u.from(begin), begin, end - begin, test, part_limit, &parts[part]);
         count.fetch_add(parts[part].indices.size, std::memory_order_relaxed);

@@ -7,14 +7,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _cpu
 from .._cpu import (
     bin_select_in_span,
     common,
     count_beyond,
-    empty_long,
     gather,
     pack_alike,
     scatter,
@@ -26,17 +24,12 @@ from .._cpu import (
 )
 from ..arguments import Bounds, Found, Samples, require_counts, require_total
 from ..array_lists import total_size
-from ..host import concatenate, index_dtype
+from ..host import index_dtype
 from ..protocol import Ops
 from ..search import exponential_in, normal_in, sampled_in
 from ..spans import bin_select_in, restrict_in
 from .each_span import moments, sample, threshold
-
-LONG = 1 << 14  # elements of arrays whose memory is kept for the next ones
-
-
-def empty(n: int, dtype: npt.DTypeLike) -> np.ndarray:
-    return np.empty(n, dtype) if n < LONG else empty_long(n, np.dtype(dtype))
+from .kept_arrays import concatenate, empty
 
 
 def bin_select(memory: np.ndarray | None, grad: np.ndarray, spans: Bounds, length: int,
@@ -77,14 +70,14 @@ def gather_counted(memory: np.ndarray | None, grad: np.ndarray, indices: np.ndar
 
 
 def union(lists: list[np.ndarray], n: int) -> np.ndarray:
-    out = np.empty(sum(map(len, lists)), index_dtype(n))
+    out = empty(sum(map(len, lists)), index_dtype(n))
     return out[: union_of(lists, n, out)]
 
 
 def add_lists(lists: list[np.ndarray], values: list[np.ndarray], n: int,
               filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
     room = sum(map(len, lists))
-    out, sums = np.empty(room, index_dtype(n)), np.empty(room, values[0].dtype)
+    out, sums = empty(room, index_dtype(n)), empty(room, values[0].dtype)
     total = sums_of(lists, values, n, filled, out, sums)
     return out[:total], sums[:total]
 

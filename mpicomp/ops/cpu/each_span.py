@@ -18,7 +18,7 @@ from .._cpu import (
     top_k_in_spans,
 )
 from ..arguments import Array, Bounds, Key, Matrices, Moments, Samples, Spans, is_whole, require_rows_of_spans
-from ..host import concatenate, positions_of
+from ..host import positions_of
 from ..spans import (
     chunk_indices_in,
     chunk_max_in,
@@ -33,6 +33,7 @@ from ..spans import (
     sample_in,
     threshold_in,
 )
+from .kept_arrays import concatenate
 
 
 def chunk_max(memory: Array | None, grad: Array, spans: Spans, positions: Array) -> None:

@@ -41,8 +41,9 @@ py::tuple common_of(View<const I> a, View<const I> b) {
     Part all;
     {
         py::gil_scoped_release release;
-        std::vector<Part> parts(part_count(a.n, indices_in_part));
-        parallel_parts(a.n, indices_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        const std::size_t grain = listed_in_part(a.n, indices_in_part);
+        std::vector<Part> parts(part_count(a.n, grain));
+        parallel_parts(a.n, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
             const std::size_t first = begin ? below(b, a.data[begin]) : 0;
             const std::size_t last = end < a.n ? below(b, a.data[end]) : b.n;
             Part& mine = parts[part];

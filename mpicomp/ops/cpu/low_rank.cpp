@@ -185,7 +185,7 @@ void bind_products(py::module_& m) {
             with_compensated(m, g.data, [&](auto u) {
                 const TransposedRows<T> fill{from.data, shape.rank};
                 in_parts_of_rows(shape, [&](std::size_t begin, Shape part) {
-                    auto scratch = scratch_for<T>(part);
+                    const auto scratch = scratch_for<T>(part);
                     dispatch_by_width<TimesNarrow<T, decltype(u), TransposedRows<T>>>(
                         u.from(begin * shape.columns), part, fill, scratch.data(), to.data + begin * shape.rank);
                 });
@@ -209,7 +209,7 @@ void bind_products(py::module_& m) {
                 const std::size_t columns = alone ? shape.columns : columns_of_part;
                 parallel_parts(shape.columns, std::max<std::size_t>(1, columns), [&](std::size_t, std::size_t begin,
                                                                                      std::size_t end) {
-                    auto scratch = scratch_for<T>(shape);
+                    const auto scratch = scratch_for<T>(shape);
                     dispatch<project_back<T, decltype(u)>>(u, shape, begin, end, from.data, scratch.data(), to.data);
                 });
             });
@@ -226,7 +226,7 @@ void bind_products(py::module_& m) {
             const auto right = input<T>(q, "q", narrow_size(shape));
             py::gil_scoped_release release;
             in_parts_of_rows(shape, [&](std::size_t begin, Shape part) {
-                auto scratch = scratch_for<T>(part);
+                const auto scratch = scratch_for<T>(part);
                 dispatch<low_rank_product<T>>(left.data + begin * shape.rank, right.data, part, scratch.data(),
                                               to.data + begin * shape.columns);
             });

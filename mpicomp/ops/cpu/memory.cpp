@@ -1,4 +1,5 @@
 // Memory of long arrays, kept for the next ones: the system clears every page that it hands out.
+#include <pthread.h>
 #include <pybind11/numpy.h>
 
 #include <algorithm>
@@ -13,29 +14,35 @@
 #endif
 
 #include "bind.h"
+#include "kept_memory.h"
 
 namespace {
 
 constexpr std::size_t cache_line = 64, huge_page = std::size_t{2} << 20;
+constexpr std::size_t kept_from = std::size_t{1} << 14;  // bytes of memory that is kept
+constexpr std::size_t any_size = std::numeric_limits<std::size_t>::max();
+
+void* aligned(std::size_t boundary, std::size_t size) {
+    void* at = nullptr;
+    if (posix_memalign(&at, boundary, size)) throw std::bad_alloc();
+    return at;
+}
 
 // Freed blocks wait for the next array of their size, the latest first. With those in use they are at most twice as many
 // bytes as were ever in use at once: the oldest go back to the system.
 class LongMemory {
-public:
     struct Part {
         void* at;
         std::size_t size;
     };
 
-private:
     std::mutex mutex_;
     std::list<Part> waiting_;  // the oldest first
     std::size_t in_use_ = 0, most_in_use_ = 0, waits_ = 0;
 
     static void* allocate(std::size_t size) {
         const bool huge = size >= 2 * huge_page;
-        void* at = nullptr;
-        if (posix_memalign(&at, huge ? huge_page : cache_line, size)) throw std::bad_alloc();
+        void* const at = aligned(huge ? huge_page : cache_line, size);
 #if defined(__linux__)
         if (huge) madvise(at, size, MADV_HUGEPAGE);  // a wish
 #endif
@@ -92,27 +99,41 @@ public:
     }
 
     std::size_t waits() const { return waits_; }
+    void lock() { mutex_.lock(); }
+    void unlock() { mutex_.unlock(); }
 };
 
 LongMemory& long_memory() {
     static LongMemory* const memory = new LongMemory;  // never destroyed: arrays may outlive the module
+    // A child has none of its parent's threads, so none of these may hold the lock while it is made.
+    static const int registered =
+        pthread_atfork([] { memory->lock(); }, [] { memory->unlock(); }, [] { memory->unlock(); });
+    (void)registered;
     return *memory;
 }
 
 }  // namespace
 
+KeptMemory::KeptMemory(std::size_t nbytes) {
+    if (nbytes > any_size / 32) throw std::bad_alloc();
+    const std::size_t size = LongMemory::size_of(nbytes);
+    at_ = size < kept_from ? aligned(cache_line, size) : long_memory().take(size);
+    size_ = size;
+}
+
+KeptMemory::~KeptMemory() {
+    if (size_ >= kept_from) long_memory().give(at_, size_);
+    else std::free(at_);
+}
+
 void bind_memory(py::module_& m) {
     m.def("empty_long", [](std::size_t n, const py::dtype& dtype) {
         const std::size_t itemsize = dtype.itemsize();
-        if (n > std::numeric_limits<std::size_t>::max() / 32 / itemsize) throw std::bad_alloc();
-        const std::size_t size = LongMemory::size_of(n * itemsize);
-        auto* part = new LongMemory::Part{long_memory().take(size), size};
-        const py::capsule owner(part, [](void* one) {
-            const auto* given = static_cast<LongMemory::Part*>(one);
-            long_memory().give(given->at, given->size);
-            delete given;
-        });
-        return py::array(dtype, {static_cast<py::ssize_t>(n)}, {static_cast<py::ssize_t>(itemsize)}, part->at, owner);
+        if (n > any_size / itemsize) throw std::bad_alloc();
+        auto* memory = new KeptMemory(n * itemsize);
+        const py::capsule owner(memory, [](void* one) { delete static_cast<KeptMemory*>(one); });
+        return py::array(dtype, {static_cast<py::ssize_t>(n)}, {static_cast<py::ssize_t>(itemsize)}, memory->data(),
+                         owner);
     }, py::arg("n"), py::arg("dtype"), "A vector that is not initialised, of memory that earlier ones have left.");
 
     m.def("waiting_nbytes", [] { return long_memory().waits(); }, "Bytes of memory that earlier vectors have left.");

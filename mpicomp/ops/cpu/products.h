@@ -5,24 +5,10 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
-#include <new>
 
+#include "kept_memory.h"
 #include "lanes.h"
 #include "pool.h"
-
-// Memory on cache line boundaries, not initialised.
-template <class T>
-class Scratch {
-    struct Free {
-        void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{64}); }
-    };
-    std::unique_ptr<T, Free> data_;
-
-public:
-    explicit Scratch(std::size_t n) : data_(static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64}))) {}
-    T* data() { return data_.get(); }
-};
 
 struct Shape {
     std::size_t rows, columns, rank;
@@ -38,8 +24,8 @@ std::size_t block_columns(Shape shape) {
 }
 
 template <class T>
-Scratch<T> scratch_for(Shape shape) {
-    return Scratch<T>(block_columns<T>(shape) * shape.rank);
+Kept<T> scratch_for(Shape shape) {
+    return Kept<T>(block_columns<T>(shape) * shape.rank);
 }
 
 // Rows that a thread takes at a time: so many that filling the scratch array is a small part of the work.

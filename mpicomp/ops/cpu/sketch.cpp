@@ -147,10 +147,10 @@ void project_rows(U u, std::size_t n, std::size_t row, RandomSigns<T> signs, T* 
     const Shape rest{1, n % row, signs.width};
     parallel_parts(whole, rows_of_part(row), [&](std::size_t, std::size_t begin, std::size_t end) {
         const Shape part{end - begin, row, signs.width};
-        auto scratch = scratch_for<T>(part);
+        const auto scratch = scratch_for<T>(part);
         dispatch_by_width<Kernel>(u.from(begin * row), part, signs, scratch.data(), out + begin * signs.width);
     });
-    auto scratch = scratch_for<T>(rest);
+    const auto scratch = scratch_for<T>(rest);
     if (rest.columns) dispatch_by_width<Kernel>(u.from(whole * row), rest, signs, scratch.data(), out + whole * signs.width);
 }
 

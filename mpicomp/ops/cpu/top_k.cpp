@@ -26,20 +26,20 @@ constexpr std::size_t lines_a_sample = 16, most_lines = 1024;
 constexpr std::size_t spare_candidates = 1 << 18;
 
 // A magnitude that more than k elements are likely to reach: three standard deviations on the safe side.
+// The sample takes up to most_lines.
 template <class U, class B>
-KERNEL void guess_floor(U u, std::size_t n, std::size_t k, std::vector<B>* sample, B* floor) {
+KERNEL void guess_floor(U u, std::size_t n, std::size_t k, B* sample, B* floor) {
     *floor = 0;
     const std::size_t sample_lines = std::min(most_lines, n / (lines_a_sample * line)), sample_size = sample_lines * line;
     const double expected = static_cast<double>(sample_size) * k / n;
     const auto rank = static_cast<std::size_t>(expected + 3 * std::sqrt(expected) + 8);
     if (rank >= sample_size / 2) return;
-    sample->resize(sample_size);
     for (std::size_t j = 0; j < sample_lines; ++j) {
         const auto at = u.from(j * (n / sample_lines));
-        for (std::size_t i = 0; i < line; ++i) (*sample)[j * line + i] = magnitude(at[i]);
+        for (std::size_t i = 0; i < line; ++i) sample[j * line + i] = magnitude(at[i]);
     }
-    std::nth_element(sample->begin(), sample->begin() + rank, sample->end(), std::greater<B>());
-    *floor = (*sample)[rank];
+    std::nth_element(sample, sample + rank, sample + sample_size, std::greater<B>());
+    *floor = sample[rank];
 }
 
 constexpr int digit_bits = 16;
@@ -81,16 +81,16 @@ Cut<B> radix_select(K keys, std::size_t n, std::size_t k) {
     Cut<B> cut{0, k};
     const std::size_t digits = std::size_t{1} << digit_bits;
     const std::size_t grain = std::max(part_elements, part_count(n, most_counts));
-    std::vector<std::vector<std::uint64_t>> of_parts(part_count(n, grain), std::vector<std::uint64_t>(digits));
-    std::vector<std::uint64_t> counts(digits);
+    const Kept<std::uint64_t> of_parts(part_count(n, grain) * digits), counts(digits);
     for (int shift = static_cast<int>(8 * sizeof(B)) - digit_bits; shift >= 0; shift -= digit_bits) {
         parallel_parts(n, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
-            std::fill(of_parts[part].begin(), of_parts[part].end(), 0);
-            dispatch<count_digits<K, B>>(keys, begin, end, shift, cut.key, of_parts[part].data());
+            std::uint64_t* own = of_parts.data() + part * digits;
+            std::fill(own, own + digits, 0);
+            dispatch<count_digits<K, B>>(keys, begin, end, shift, cut.key, own);
         });
-        std::fill(counts.begin(), counts.end(), 0);
-        for (const auto& some : of_parts)
-            for (std::size_t digit = 0; digit < digits; ++digit) counts[digit] += some[digit];
+        std::copy(of_parts.data(), of_parts.data() + digits, counts.data());
+        for (std::size_t part = 1; part < part_count(n, grain); ++part)
+            for (std::size_t digit = 0; digit < digits; ++digit) counts[digit] += of_parts[part * digits + digit];
         std::size_t digit = digits - 1;
         for (; counts[digit] < cut.ties; --digit) cut.ties -= counts[digit];
         cut.key = (cut.key << digit_bits) | static_cast<B>(digit);
@@ -101,10 +101,12 @@ Cut<B> radix_select(K keys, std::size_t n, std::size_t k) {
 template <class B>
 Cut<B> select_among(const Buffer<B>& keys, std::size_t k) {
     if (keys.size > spare_candidates) return radix_select<B>(Keys<B>{keys.data()}, keys.size, k);
-    std::vector<B> copy(keys.data(), keys.data() + keys.size);
-    std::nth_element(copy.begin(), copy.begin() + (k - 1), copy.end(), std::greater<B>());
+    const Kept<B> copied(keys.size);
+    B* const copy = copied.data();
+    std::copy(keys.data(), keys.data() + keys.size, copy);
+    std::nth_element(copy, copy + (k - 1), copy + keys.size, std::greater<B>());
     const B key = copy[k - 1];
-    const auto above = std::count_if(copy.begin(), copy.begin() + k, [key](B other) { return other > key; });
+    const auto above = std::count_if(copy, copy + k, [key](B other) { return other > key; });
     return {key, k - static_cast<std::size_t>(above)};
 }
 
@@ -130,15 +132,16 @@ Buffer<I> admitted(Cut<B> cut, const Selection<I, B>& found) {
         Buffer<I> indices;
         std::size_t ties = 0;
     };
-    std::vector<Part> parts(part_count(n));
-    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+    const std::size_t grain = listed_in_part(n, part_elements);
+    std::vector<Part> parts(part_count(n, grain));
+    parallel_parts(n, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
         parts[part].ties = static_cast<std::size_t>(std::count(keys + begin, keys + end, cut.key));
     });
     for (Part& part : parts) {  // the first ones are taken
         part.ties = std::min(part.ties, cut.ties);
         cut.ties -= part.ties;
     }
-    parallel_parts(n, part_elements, [&](std::size_t part, std::size_t begin, std::size_t end) {
+    parallel_parts(n, grain, [&](std::size_t part, std::size_t begin, std::size_t end) {
         Part& mine = parts[part];
         mine.indices.reserve(end - begin);
         mine.indices.size = dispatch<admit<I, B>>(Cut<B>{cut.key, mine.ties}, indices + begin, keys + begin, end - begin,
@@ -162,8 +165,8 @@ template <class B, class I, class U>
 void top_k(U u, std::size_t n, std::size_t k, Buffer<I>* indices) {
     if (k == 0) return;
     B floor;
-    std::vector<B> sample;
-    dispatch<guess_floor<U, B>>(u, n, k, &sample, &floor);
+    const Kept<B> sample(std::min(n, most_lines * line));
+    dispatch<guess_floor<U, B>>(u, n, k, sample.data(), &floor);
     const std::size_t limit = 2 * k + spare_candidates;
     auto found = collected<true, I, B>(u, n, AtLeast<B>{floor}, limit);
     if (found.indices.size < k && n < limit) found = collected<true, I, B>(u, n, AtLeast<B>{0}, limit);

@@ -8,6 +8,7 @@
 #include "bind.h"
 #include "indices.h"
 #include "isa.h"
+#include "kept_memory.h"
 #include "pool.h"
 
 namespace {
@@ -84,8 +85,11 @@ std::size_t together(const std::vector<py::array>& arrays) {
 
 // The bits of all lists, and of each part of the words how many are set in front of it; in the end, how many in all.
 struct Marks {
-    std::vector<Flags> words;
+    std::size_t size;
+    Kept<Flags> words;
     std::vector<std::size_t> before;
+
+    explicit Marks(std::size_t n) : size((n + bits - 1) / bits), words(size), before(part_count(size, words_in_part) + 1) {}
 };
 
 template <class I>
@@ -96,16 +100,15 @@ View<const I> within(View<const I> list, std::size_t begin, std::size_t end) {
 
 template <class I>
 Marks marked(const Lists<I>& lists, std::int64_t n) {
-    Marks marks;
-    auto& words = marks.words;
-    words.resize((static_cast<std::size_t>(n) + bits - 1) / bits);
-    marks.before.resize(part_count(words.size(), words_in_part) + 1);
-    parallel_parts(words.size(), words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+    Marks marks(static_cast<std::size_t>(n));
+    Flags* const words = marks.words.data();
+    parallel_parts(marks.size, words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        std::fill(words + begin, words + end, 0);
         for (const auto& whole : lists) {
             const auto own = within(whole, begin, end);
-            dispatch<mark<I>>(words.data(), own.data, own.n);
+            dispatch<mark<I>>(words, own.data, own.n);
         }
-        marks.before[part + 1] = dispatch<count_marks>(static_cast<const Flags*>(words.data()), begin, end);
+        marks.before[part + 1] = dispatch<count_marks>(static_cast<const Flags*>(words), begin, end);
     });
     std::partial_sum(marks.before.begin(), marks.before.end(), marks.before.begin());
     return marks;
@@ -114,8 +117,9 @@ Marks marked(const Lists<I>& lists, std::int64_t n) {
 template <class I>
 std::size_t list_union(const Lists<I>& lists, std::int64_t n, I* indices) {
     const Marks marks = marked(lists, n);
-    parallel_parts(marks.words.size(), words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
-        dispatch<list<false, I>>(marks.words.data(), begin, end, marks.before[part], indices, static_cast<I*>(nullptr));
+    parallel_parts(marks.size, words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+        const Flags* words = marks.words.data();
+        dispatch<list<false, I>>(words, begin, end, marks.before[part], indices, static_cast<I*>(nullptr));
     });
     return marks.before.back();
 }
@@ -123,8 +127,8 @@ std::size_t list_union(const Lists<I>& lists, std::int64_t n, I* indices) {
 template <class T, class I>
 std::size_t add_lists(const Lists<I>& lists, const std::vector<const T*>& values, std::int64_t n, I* indices, T* sums) {
     const Marks marks = marked(lists, n);
-    std::vector<I> before(marks.words.size());
-    parallel_parts(marks.words.size(), words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
+    const Kept<I> before(marks.size);
+    parallel_parts(marks.size, words_in_part, [&](std::size_t part, std::size_t begin, std::size_t end) {
         const Flags* words = marks.words.data();
         dispatch<list<true, I>>(words, begin, end, marks.before[part], indices, before.data());
         std::fill(sums + marks.before[part], sums + marks.before[part + 1], T{0});

@@ -4,6 +4,10 @@ Gradients are small integers stored as floats and beta is a power of two, so eve
 bits and ``array_equal`` is the check.
 """
 
+import math
+import os
+import resource
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -424,3 +428,16 @@ def test_statistics_count_what_was_sent(comm, seed):
     assert counts[0] == counts[1]
     values, selection = 2 * (comm.size - 1) * 4 * k, (comm.size - 1) * k
     assert values + selection <= counts[0] <= values + selection + 512 * comm.size  # and the agreements
+
+
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="nothing is kept under the sanitizer")
+@pytest.mark.parametrize("scheme", ["int8", "topk:density=0.01"])
+def test_a_mean_that_nobody_holds_leaves_its_memory_to_the_next(comm, scheme):
+    """The system gives hardly any pages in a step, by that one of several in which it gives the fewest."""
+    reducer, vector = mpicomp.Reducer(comm, scheme), np.random.default_rng(comm.rank).random(1 << 22, np.float32)
+    fewest = math.inf
+    for _ in range(8):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        reducer.reduce(vector)
+        fewest = min(fewest, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    assert comm.allreduce(fewest, max) < vector.nbytes // resource.getpagesize() // 8
