@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 from collections.abc import Callable
 from functools import partial
 
@@ -20,7 +19,6 @@ CHUNK = 112
 FAR = 4  # factor of length of a vector for scattered access, so that no cache holds it
 SHORT, SAMPLED = 1 << 16, 4 << 16  # elements: of fewer than SAMPLED top_k's sample grows with the vector
 MATRIX_RANK = 4
-NEW_BYTES = 1 << 20  # too few for huge pages
 BUCKET = 512
 BIN = 500
 ROW, WIDTH, SKETCH_ROWS = 64, 4, 5
@@ -45,7 +43,6 @@ def passes(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
     """Operations over the whole vector."""
     n, other, half = gradient.size, gradient.copy(), np.empty(gradient.size, np.uint16)
     return [
-        ("fresh", new_memory, NEW_BYTES // 4),
         ("copy", lambda: np.copyto(other, gradient), n),
         ("add", lambda: ops.add(other, gradient), n),
         ("minimum", lambda: ops.minimum(other, gradient), n),
@@ -59,11 +56,6 @@ def passes(ops: Ops, memory: Array, gradient: Array) -> list[Case]:
         ("widen", lambda: ops.widen(other, half, "float16"), n),
         ("add_widened", lambda: ops.add_widened(other, half, "float16"), n),
     ]
-
-
-def new_memory() -> None:
-    """Access every page of memory that the system has just given, and return it."""
-    np.frombuffer(mmap.mmap(-1, NEW_BYTES), np.uint8)[:: mmap.PAGESIZE] = 1
 
 
 def selections(ops: Ops, memory: Array, gradient: Array) -> list[Case]:

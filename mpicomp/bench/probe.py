@@ -30,7 +30,6 @@ MOST_BYTES = 64 << 20
 CALLS = (5, 200)  # minimum and maximum number of timed calls
 ROUND_S = 0.3  # approximate duration of each measurement
 KERNEL_ELEMENTS = 1 << 23  # more than caches hold, of memory and gradient together
-SHORT_SCHEME, SHORT = "scalecom:chunk=112", 1000  # and elements, for the constant cost of a step
 LOST_LATENCY = 1e-7  # lower bound of a latency
 AGREED_BYTES = 128 << 10  # a message that both ranks agree on first
 PIECE_S, BESIDE = 2e-4, 3  # seconds of a piece of work beside a message; seconds of all pieces, in those of the message
@@ -60,7 +59,6 @@ def machine(comm: Comm, say: Callable[[str, float], None] = lambda text, done: N
         document["between"]["bandwidth"] *= per_node
     say("operations", 0.3)
     document["kernels"] = kernels(comm, lambda share: say("operations", 0.3 + 0.7 * share))
-    document["kernels"]["step"] = own_time_of_step(comm)
     return document
 
 
@@ -131,20 +129,6 @@ def time_beside(messages: Callable[[Wait], None], seconds: float, everyone: Comm
 
     longer = [timed(both, everyone) - timed(lambda: work(pieces * times), everyone) for _ in range(PAIRS)]
     return max(0.0, median(longer))
-
-
-def own_time_of_step(comm: Comm) -> float:
-    """Seconds of a scheme's step that do not depend on its length: a short step of every rank alone, all at once."""
-    from ..comm.comm import Comm
-    from ..reducer.reducer import Reducer
-
-    own = comm.Split(comm.rank, 0)
-    alone = Comm(own)
-    reducer, gradient = Reducer(alone, SHORT_SCHEME), np.ones(SHORT, np.float32)
-    seconds = typical(lambda: reducer.reduce_sparse(gradient), comm)
-    alone.Free()
-    own.Free()
-    return seconds
 
 
 def shift(part: Comm, nbytes: int, segment: int, window: int) -> Callable[..., None]:

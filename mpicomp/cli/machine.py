@@ -1,35 +1,47 @@
-"""This job's machine for `mpicomp simulate` and `advise`, calibrated by a short step of all ranks."""
+"""This job's machine for `mpicomp simulate` and `advise`, calibrated by short steps of all ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import mean, median
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..bench import check, probe
 from ..simulate import machine, program_of, replay
-from ..simulate.ghost_ops import STEP
+from ..simulate.ghost_ops import CALL, STEP
 from ..simulate.models import named
 
 if TYPE_CHECKING:
     from ..comm.comm import Comm
 
 
-def this_machine(comm: Comm, say: Callable[[str, float], None], source: str) -> machine.Machine:
-    """Measure messages and operations, and as ``step`` what these do not explain of a short step (collective).
+SCHEMES = ("scalecom:chunk=112", "topk-global", "dgc", "onebit")  # whose steps call few and many operations
+SHORT, ROUNDS = 1000, 3  # elements of a short step; measurements of every scheme, in turn
 
-    ``step`` counts once in every step of any scheme, never for a dense all-reduce. It contains the time that neither
-    grows with the vector nor is a message or an operation: first Python's own time in a step of one rank alone, which
-    ``probe`` measures; and added here, the time of a step among all ranks beyond that and beyond the latencies and
-    overheads of its messages. If ranks share cores, that is most of it: a waiting rank finds its peer not running, in
-    every step of any scheme. The value comes from steps of one scheme of few messages; schemes of many more messages
-    wait more often, which this model does not cover.
+
+def this_machine(comm: Comm, say: Callable[[str, float], None], source: str) -> machine.Machine:
+    """Measure messages and operations, and what these do not explain of short steps (collective).
+
+    The unexplained time of several schemes is split along a line: ``call`` counts for each operation that a step
+    calls, ``step`` once in every step of any scheme; neither in a dense all-reduce. They contain Python's own time
+    and, where ranks share cores, that in which a waiting rank finds its peer not running. Schemes of many more
+    messages wait more often, which this model does not cover.
     """
-    found = machine.load(probe.machine(comm, say), source)
-    scheme, n = probe.SHORT_SCHEME, probe.SHORT
-    seconds = check.steps(comm, [scheme], [("short", (n,), 0.0)])[scheme]
-    model = named(str(n))
+    found, model = machine.load(probe.machine(comm, say), source), named(str(SHORT))
     assert model is not None, "a number is a model"
-    explained = float(replay(program_of(scheme, model, found.place(comm.size)), found).finish.max())
-    step = found.kernels[STEP] + max(0.0, seconds - explained)
-    return replace(found, kernels={**found.kernels, STEP: step})
+    free = machine.Wire(0.0, math.inf)
+    calls_alone = replace(found, between=free, within=free, kernels={"copy": 0.0, CALL: 1.0})
+    rounds = [check.steps(comm, SCHEMES, [("short", (SHORT,), 0.0)]) for _ in range(ROUNDS)]
+    calls, rest = [], []
+    for scheme in SCHEMES:
+        program = program_of(scheme, model, found.place(comm.size))
+        explained, counted = (float(replay(program, one).finish.max()) for one in (found, calls_alone))
+        calls.append(counted)
+        rest.append(max(0.0, median(one[scheme] for one in rounds) - explained))
+    per_call = max(0.0, float(np.polyfit(calls, rest, 1)[0]))
+    per_step = max(0.0, mean(rest) - per_call * mean(calls))
+    return replace(found, kernels={**found.kernels, STEP: per_step, CALL: per_call})

@@ -18,6 +18,7 @@ from ..bench import Plan, environment, plan, run
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, MpicompError, RefusedOverwrite
 from ..simulate import machine as machines
+from ..simulate.ghost_ops import CALL, STEP
 from . import mpi
 from .bench.options import dense_algorithms, range_of_sizes
 from .console import Progress, print_json
@@ -111,9 +112,12 @@ def machine_lines(found: machines.Machine, share: float, path: str) -> str:
     lines = [f"{name:<8} nodes: {1e6 * wire.latency:.1f} us, {wire.bandwidth / 1e9:.3g} GB/s, "
              f"{1e6 * wire.overhead:.1f} us of the rank's own time per message"
              for name, wire in (("within", found.within), ("between", found.between))]
-    fastest = min(found.kernels.values())
-    rates = f"{len(found.kernels)} operations, from {1e12 * fastest:.0f} ps per element"
-    return "\n".join([*lines, *noise_of(share), f"{rates}; in {path}: mpicomp simulate --machine {path} ..."])
+    step, call = (1e6 * found.kernels[name] for name in (STEP, CALL))
+    rates = [seconds for name, seconds in found.kernels.items() if name not in (STEP, CALL)]
+    lines += [f"steps:         {step:.0f} us whatever their length, and {call:.1f} us for each operation",
+              f"{len(rates)} operations, from {1e12 * min(rates):.0f} ps per element; in {path}: mpicomp simulate "
+              f"--machine {path} ..."]
+    return "\n".join([*lines, *noise_of(share)])
 
 
 def earlier_table(comm: Comm, path: str, force: bool) -> Table:

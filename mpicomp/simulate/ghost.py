@@ -33,11 +33,9 @@ S = TypeVar("S", bound=Sized)
 
 
 class CountsCopies(Protocol):
-    """Operations of a ghost (``GhostOps``), as far as it calls them: counts of copies and of new arrays."""
+    """Operations of a ghost (``GhostOps``), as far as it calls them."""
 
     def copied(self, ghost: S) -> S: ...
-
-    def fresh(self, ghost: Ghost) -> Ghost: ...
 
 
 class Ghost:
@@ -75,7 +73,7 @@ class Ghost:
             spread = self.spread and (self.spread if size == self.size else self.spread.cut(start, start + size))
             return Ghost(self.ops, size, self.dtype, None if start else self.head, spread)
         if isinstance(key, (Ghost, np.ndarray)) and key.dtype.kind in "iub":
-            return self.ops.copied(self.ops.fresh(self._chosen(key)))
+            return self.ops.copied(self._chosen(key))
         raise Unknown(f"arrays have no elements to read, got the index {key!r}")
 
     def _chosen(self, key: Ghost | np.ndarray) -> Ghost:
@@ -93,7 +91,7 @@ class Ghost:
     def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> Ghost:
         if not copy and np.dtype(dtype) == self.dtype:
             return self
-        return self.ops.copied(self.ops.fresh(Ghost(self.ops, self.size, dtype, spread=self.spread)))
+        return self.ops.copied(Ghost(self.ops, self.size, dtype, spread=self.spread))
 
     def copy(self) -> Ghost:
         return self.astype(self.dtype)

@@ -73,22 +73,15 @@ DRIVEN: dict[str, tuple[Operation, tuple[str, ...]]] = {
 SEARCHES: dict[str, Operation] = {  # which call several operations
     "select_normal": normal_in, "select_exponential": exponential_in, "select_sampled": sampled_in,
 }  # fmt: skip
-STEP = "step"  # what a step of a scheme costs whatever its length: counted once a step
+STEP, CALL = "step", "call"  # what a step of a scheme, and each operation in it, costs whatever its length
 SAMPLED = 4 << 16  # elements from which on top_k's sample grows no more (ops/cpu/top_k.cpp): a constant part
 TOP_K_SHORT, TOP_K_LEAST = "top_k_short", "top_k_least"  # an element of less; a whole call on so many elements
-FRESH = "fresh"  # first access to memory that the system gives a process, per 4 bytes
-FRESH_BYTES = 128 << 10  # arrays from this length on get such memory in every step (M_TRIM_THRESHOLD of glibc)
-HUGE_BYTES, HUGE_PAGE = 4 << 20, 2 << 20  # arrays from this length on get huge pages from NumPy, but for their ends
 KERNELS = (
     "copy", *IN_PLACE, "chunk_max", "chunk_indices", "sample", "project", "project_back", "low_rank_product",
     "orthogonalise", "count_nonfinite", "squared_norm", "threshold", "top_k", "union", "largest_gap", "random_strata",
     STEP, "gather", "scatter_add", "common", "moments", "bin_select", "count_sketch", "sketch_estimate", "project_rows",
-    "expand_rows", TOP_K_SHORT, TOP_K_LEAST, "encode_bounded", "sum_bounded", "decode_bounded",
-    FRESH, "add_lists",
+    "expand_rows", TOP_K_SHORT, TOP_K_LEAST, "encode_bounded", "sum_bounded", "decode_bounded", "add_lists", CALL,
 )  # fmt: skip
-# Bytes per selected index that an operation needs beside its result: the lists of all threads before they are joined;
-# for top_k, index and magnitude of every candidate before and after joining, and a copy to sort (by its page faults).
-JOINED_BYTES, CANDIDATE_BYTES = 4, 28
 BIN = 5  # pass of AdaComp's bins in the long run: 4 to 8 of 50 or 500 random gradients, however they were drawn
 
 
@@ -114,7 +107,6 @@ class GhostOps:
 
     def __init__(self, work: Callable[[str, int], None], n: int, passing: float = 1.0) -> None:
         self.work, self.n, self.passing = work, n, passing
-        self._seen: set[tuple[int, np.dtype]] = set()  # lengths and types of this step's new arrays
 
     def __getattr__(self, name: str) -> Operation:
         run: Operation
@@ -143,21 +135,6 @@ class GhostOps:
 
     # -- arrays
 
-    def fresh(self, ghost: Ghost) -> Ghost:
-        """Count the first access to a new array of a step; huge pages take as long as a copy, which clears them."""
-        like = ghost.size, ghost.dtype
-        if like not in self._seen:  # arrays of one length and type follow each other in the same memory
-            self._seen.add(like)
-            self._buffer(HUGE_PAGE if ghost.nbytes >= HUGE_BYTES else ghost.nbytes)
-            if ghost.nbytes >= HUGE_BYTES:
-                self.work("copy", (ghost.nbytes - HUGE_PAGE) // 4)
-        return ghost
-
-    def _buffer(self, nbytes: int) -> None:
-        """Count the first access to memory that a compiled operation needs."""
-        if nbytes >= FRESH_BYTES:
-            self.work(FRESH, nbytes // 4)
-
     def empty(self, n: int, dtype: npt.DTypeLike) -> Ghost:
         """Return an array, of memory that was in use before."""
         return Ghost(self, n, dtype)
@@ -169,7 +146,7 @@ class GhostOps:
 
     def _indices(self, n: int, count: int, of: int) -> Ghost:
         """Return so many indices, evenly out of ``n``, of the type that a vector of ``of`` elements needs."""
-        return self.fresh(Ghost(self, count, index_dtype(of), spread=Spread.even(0, n, count)))
+        return Ghost(self, count, index_dtype(of), spread=Spread.even(0, n, count))
 
     def to_host(self, x: Ghost | np.ndarray) -> np.ndarray:
         if not isinstance(x, Ghost):
@@ -187,7 +164,7 @@ class GhostOps:
             return np.concatenate(known, dtype=dtype)
         head = arrays[0] if arrays and isinstance(arrays[0], np.ndarray) else None
         spread = joined([one.spread if isinstance(one, Ghost) else None for one in arrays if one.size])
-        return self.copied(self.fresh(Ghost(self, sum(one.size for one in arrays), dtype, head, spread)))
+        return self.copied(Ghost(self, sum(one.size for one in arrays), dtype, head, spread))
 
     def positions_of(self, indices: Ghost, bounds: list[int]) -> list[int]:
         return (indices.spread or Spread.even(0, self.n, indices.size)).below(bounds)
@@ -212,7 +189,6 @@ class GhostOps:
             return self._indices(grad.size, grad.size, grad.size)
         places = grad.spread.width if grad.spread else grad.size
         count = min(grad.size, max(1, round(self.passing * places)))
-        self._buffer(JOINED_BYTES * count)
         return self._indices(grad.size, count, grad.size)
 
     def _top_k(self, memory: Ghost | None, grad: Sized, k: int) -> Ghost:
@@ -221,7 +197,6 @@ class GhostOps:
         else:
             self.work(TOP_K_LEAST, 1)
             self.work("top_k", grad.size - SAMPLED)
-        self._buffer(CANDIDATE_BYTES * k)
         return self._indices(grad.size, k, grad.size)
 
     def kth_largest(self, x: Ghost, spans: Bounds, counts: list[int]) -> list[float]:
@@ -266,10 +241,9 @@ class GhostOps:
 
     def _union(self, lists: list[Ghost], n: int, flags: int) -> Ghost:
         """Return the union, found by a pass over so many bytes of flags."""
-        self._buffer(flags)
         self.work("copy", flags // 4)
         spread = union([one.spread for one in lists], [one.size for one in lists], n)
-        found = self.fresh(Ghost(self, int(spread.counts[-1]), index_dtype(n), spread=spread))
+        found = Ghost(self, int(spread.counts[-1]), index_dtype(n), spread=spread)
         found.lists = frozenset(lists)
         return found
 

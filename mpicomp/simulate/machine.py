@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from ..errors import InvalidArgument
-from .ghost_ops import FRESH, KERNELS, SAMPLED, STEP, TOP_K_LEAST, TOP_K_SHORT
+from .ghost_ops import CALL, KERNELS, SAMPLED, STEP, TOP_K_LEAST, TOP_K_SHORT
 from .link import Place
 
 FORMAT, VERSION = "mpicomp-machine", 1
@@ -53,7 +53,7 @@ class Machine:
     between: Wire
     within: Wire
     ranks_per_node: int = 1
-    kernels: dict[str, float] = field(default_factory=dict)  # seconds per element (float32), by operation; a step's own
+    kernels: dict[str, float] = field(default_factory=dict)  # seconds per element (float32); per step, call
     jitter: Jitter = Jitter()
     measured: dict[str, object] = field(default_factory=dict, compare=False)  # where, when and how
 
@@ -61,7 +61,7 @@ class Machine:
         """Return seconds per element of every kernel; one that was not measured takes as long as a copy."""
         copy = self.kernels.get("copy", 0.0)
         top_k, union = (self.kernels.get(name, copy) for name in ("top_k", "union"))
-        known = {STEP: 0.0, FRESH: 0.0, TOP_K_SHORT: top_k, TOP_K_LEAST: SAMPLED * top_k, "add_lists": union,
+        known = {STEP: 0.0, CALL: 0.0, TOP_K_SHORT: top_k, TOP_K_LEAST: SAMPLED * top_k, "add_lists": union,
                  **self.kernels}
         return np.array([known.get(name, copy) for name in KERNELS])
 

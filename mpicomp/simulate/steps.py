@@ -20,7 +20,7 @@ from ..schemes.values import Once
 from ..schemes.workers import Workers
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost, as_array
-from .ghost_ops import BIN, STEP, GhostOps, as_ops
+from .ghost_ops import BIN, CALL, STEP, GhostOps, as_ops
 from .levels import levels_of
 from .link import Place
 from .models import Model
@@ -85,7 +85,12 @@ class Rehearsal:
         if self.sliced:
             comm.levels = levels_of(comm, script, self._per_node, which, sums)
         levels = reducer_levels(comm, self.sliced)
-        ops = GhostOps(script.tape.work, layout.n, self.passing)
+
+        def work(kernel: str, elements: int) -> None:
+            script.tape.work(kernel, elements)
+            script.tape.work(CALL, bool(elements))
+
+        ops = GhostOps(work, layout.n, self.passing)
         gradient, options = [as_array(Ghost(ops, layout.total, FLOAT))], self.scheme.options
         ctx = context_of(layout, comm, Workers.equal(1, self.size), parts, options["layers"] == "per-tensor",
                          options["seed"], self._algorithm, check_finite=True, ops=as_ops(ops),
@@ -94,7 +99,7 @@ class Rehearsal:
         ops.n = ctx.n  # of a slice: where indices may lie
         _settle(parts, ctx, ops)
         pipeline = Pipeline(parts, levels)
-        ops.work(STEP, 1)
+        script.tape.work(STEP, 1)
         prepared = pipeline.prepare(gradient, ctx)
         if not pipeline.local_steps.covers(number):
             comm.agree("")

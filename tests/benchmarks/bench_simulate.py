@@ -120,9 +120,8 @@ def simulate_alone(quick):
 
 
 def rows_alone(raw, n=LENGTHS["100 MiB"]):
-    """Rows without the first access to new memory: the process holds longer arrays, and keeps the memory of others."""
-    kernels = {**raw["kernels"], "fresh": 0.0}
-    alone, rows = machines.Machine(machines.Wire(0, 1), machines.Wire(0, 1), 1, kernels), []
+    """Rows of the work of one rank."""
+    alone, rows = machines.Machine(machines.Wire(0, 1), machines.Wire(0, 1), 1, raw["kernels"]), []
     for what, seconds in raw["seconds"].items():
         guess = predicted(alone, what, str(n), 1)
         rows.append({"": f"`{what}`", "predicted ms": ms(guess), "measured ms": ms(seconds),

@@ -304,7 +304,7 @@ def passes(text, n, bandwidth):
     table = found.tables[0]
     work = table[np.isin(table[:, 0], (WORK, POOL))]
     return {KERNELS[kernel]: work[work[:, 1] == kernel, 3].sum() / n for kernel in set(work[:, 1])
-            if KERNELS[kernel] not in ("step", "fresh")}, found.messages[0]  # fmt: skip
+            if KERNELS[kernel] not in ("step", "call")}, found.messages[0]  # fmt: skip
 
 
 def test_codes_are_added_where_they_are_decoded():
@@ -348,16 +348,3 @@ def test_long_recordings_say_where_they_are(monkeypatch):
     assert {text.rstrip("0123456789% ") for text in told} >= {"own work of rank", "messages of rank"}
     assert any(text.startswith("playing event 10 of") for text in told)
     assert any(text.startswith("playing, 0%") for text in told)
-
-
-def test_new_memory_costs_its_first_access():
-    """A list of each length and type once; huge pages but for their ends; nothing for what is kept."""
-    done = []
-    ops = GhostOps(lambda kernel, elements: done.append((kernel, elements)), 1 << 24)
-    for n, dtype in ((1 << 14, np.float32), (1 << 16, np.float32), (1 << 16, np.float32), (1 << 16, np.int32)):
-        ops.concatenate([ops.empty(n // 2, dtype)] * 2, dtype)
-    ops.concatenate([ops.empty(1 << 20, np.float32)] * 2, np.float32)
-    ops.zeros(1 << 16, np.float64)
-    copies = [("copy", n) for n in (1 << 14, 1 << 16, 1 << 16, 1 << 16, 1 << 21)]
-    fresh = [("fresh", 1 << 16), ("fresh", 1 << 16), ("fresh", 1 << 19), ("copy", 3 << 19)]
-    assert sorted(done) == sorted(copies + fresh)

@@ -8,7 +8,7 @@ import pytest
 from mpicomp import Comm, Reducer
 from mpicomp.allreduce import ring, segments
 from mpicomp.bench import check, kernels, probe
-from mpicomp.cli.machine import this_machine
+from mpicomp.cli.machine import SCHEMES, SHORT, this_machine
 from mpicomp.schemes import Scheme
 from mpicomp.schemes.exchanges import balanced
 from mpicomp.schemes.wire import index_lists
@@ -141,14 +141,19 @@ def test_checks_mean_over_the_kinds_of_steps_that_are_predicted(comm, monkeypatc
     assert taken == pytest.approx(predicted, rel=1e-3)  # MPI's own are counted in whole bytes
 
 
-def test_the_machine_explains_a_short_step(world, hasty, monkeypatch):
+def test_the_machine_explains_short_steps_of_few_and_many_calls(world, hasty, monkeypatch):
     if world.size == 1:
         return
     comm = Comm(world)
+    programs = {text: program_of(text, named(str(SHORT)), Place(0, comm.size, comm.size)) for text in SCHEMES}
+    wire = machines.Wire(0, 1e15)
+    only_calls = machines.Machine(wire, wire, comm.size, {"copy": 0.0, "call": 1.0})
+    seconds = {text: 5 + 0.1 * replay(program, only_calls).finish.max() for text, program in programs.items()}
     measure = probe.kernels
     monkeypatch.setattr(probe, "kernels", lambda comm, say: measure(comm, say, kernels.CHUNK * kernels.BUCKET))
-    monkeypatch.setattr(check, "steps", lambda comm, whats, layers: dict.fromkeys(whats, 5.0))
+    monkeypatch.setattr(check, "steps", lambda comm, whats, layers: {text: seconds[text] for text in whats})
     machine = this_machine(comm, lambda *_: None, "measured")
-    program = program_of(probe.SHORT_SCHEME, named(str(probe.SHORT)), Place(0, comm.size, machine.ranks_per_node))
-    assert replay(program, machine).finish.max() == pytest.approx(5.0)
+    assert machine.kernels["call"] == pytest.approx(0.1, rel=0.02) and max(seconds.values()) > min(seconds.values()) + 1
+    for text, program in programs.items():
+        assert replay(program, machine).finish.max() == pytest.approx(seconds[text], rel=0.01)
     comm.Free()
