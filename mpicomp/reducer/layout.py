@@ -24,7 +24,7 @@ COMPUTE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "f
 
 
 class Output(NamedTuple):
-    """The caller's memory for the mean: its arrays, and these as one flat vector if they are one."""
+    """Memory for the mean: the caller's arrays, and these as one flat vector if they are one; or a new vector."""
 
     arrays: list[Array]
     vector: Array | None
@@ -220,6 +220,10 @@ class Bucket:
         self._out_facts = ArrayFacts(listed)
         listed = self._out_facts.listed(listed) or listed
         return Output(listed, self.flat_view(listed))
+
+    def new_out(self) -> Output:
+        """New memory for the mean, in the dtype of computation."""
+        return Output([], self.ops.empty(self.total, self.compute))
 
     def spans_of(self, names: Iterable[str]) -> tuple[list[Span], list[Span]]:
         """Begins and ends of arrays: in the compressed vector, and in that of the arrays that go dense."""

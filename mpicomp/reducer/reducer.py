@@ -34,6 +34,7 @@ from .measures import Measures
 from .run_step import Pipeline, Prepared
 
 LONG = 1 << 20  # elements
+NEW: Arrays = object()  # in the place of ``out``: memory for this mean alone
 
 
 class LaidOut(NamedTuple):
@@ -166,16 +167,14 @@ class Reducer:
         The mean in the structure, shapes and dtype of ``grads``: ``out``, or fresh arrays of NumPy or CuPy.
         """
         with at_home(grads):
-            mean, output = self._run(grads, out)
-            assert self._laid_out is not None, "a step has run"
+            mean, output = self._run(grads, NEW if out is None else out)
+            assert self._laid_out is not None and output is not None, "a step has run"
             bucket = self._laid_out.bucket
-            if output is not None:
-                bucket.write(mean, output)
+            bucket.write(mean, output)
+            if out is not None:
                 return out
-            dense = mean.dense(bucket.ops)
-            if mean.indices is None:  # the reducer's own
-                dense = bucket.ops.concatenate([dense], dense.dtype)
-            return bucket.unflatten(dense, grads)
+            assert output.vector is not None, "new memory is one vector"
+            return bucket.unflatten(output.vector, grads)
 
     def reduce_sparse(self, grads: Arrays) -> Mean:
         """The mean as ``(indices, values, n)`` over the flattened arrays (collective).
@@ -365,7 +364,7 @@ class Reducer:
         error: Exception | None = None
         try:
             arrays = self._read(bucket, grads)
-            output = None if out is None else bucket.read_out(out)
+            output = None if out is None else bucket.new_out() if out is NEW else bucket.read_out(out)
             if self._left_out:
                 left_out, dense = bucket.spans_of(self._left_out)
                 self._pipeline.set_aside(self._levels.spans(left_out, template), dense)
