@@ -272,7 +272,7 @@ class GhostOps:
         return Reading(getattr(self, operation), arguments, n, dtype)
 
     def coded_mean(self, coded: Iterable[Array | Coded], factor: float, plus: Array | None, out: Array) -> None:
-        """Count a pass over each code, whose values are added where they are decoded, and one over the sum."""
+        """Count a pass over each code, which decodes and adds its values, and one over the sum."""
         for one in coded:
             self._read(one, out.size)
         self.work("scale", out.size)
@@ -283,7 +283,7 @@ class GhostOps:
             self._read(sent, grad.size)
 
     def _read(self, one: Array | Coded, count: int) -> None:
-        """Count the decoding of so many values where they are used, or the addition of plain ones."""
+        """Count the decoding of so many values that are used at once, or the addition of plain ones."""
         if isinstance(one, Reading):
             one.read(**one.arguments, out=self.zeros(count, one.dtype))
         else:

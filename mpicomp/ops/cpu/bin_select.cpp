@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t bin_block = 1024;  // elements looked at twice: few enough to stay in the L1 cache
 
-// What is known of up to a block of elements. Whole lines are written, so that the last one may overlap what follows.
+// Facts about up to a block of elements. Whole lines are written, so that the last one may overlap what follows.
 template <class T>
 struct Block {
     static constexpr std::size_t line = line_elements<T>;

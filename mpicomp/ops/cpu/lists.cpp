@@ -133,7 +133,7 @@ KERNEL void move_on(I* indices, std::size_t begin, std::size_t end, std::uint64_
     for (std::size_t j = begin; j < end; ++j) indices[j] += static_cast<I>(by);
 }
 
-// ---- bitmaps: one bit an element
+// ---- bitmaps: one bit per element
 
 template <class I>
 KERNEL void set_bits_at(View<const I> indices, std::uint8_t* out) {

@@ -1,7 +1,7 @@
 // A team of threads for long arrays.
 //
-// A partition depends on the number of elements alone, never on the number of threads: sums over parts that are added
-// in the order of the parts, and lists of parts that are joined in it, have the same bits for every team.
+// Results have the same bits for every team. A partition whose sums are added depends on the number of elements alone,
+// never on the number of threads; lists that are joined in the order of the parts are the same for every partition.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The union of index lists, through one bit an element, and the sums of the values that belong to them.
+// The union of index lists, through one bit per element, and the sums of the values that belong to them.
 #include <pybind11/stl.h>
 
 #include <numeric>
@@ -43,7 +43,7 @@ KERNEL std::size_t count_marks(const Flags* words, std::size_t begin, std::size_
     return count;
 }
 
-// Writes to `indices` from place `next` on. before, where it is wanted: of each word, how many bits are set in front of
+// Writes to `indices` from place `next` on. before, if it is wanted: of each word, how many bits are set in front of
 // it.
 template <bool wanted, class I>
 KERNEL void list(const Flags* words, std::size_t begin, std::size_t end, std::size_t next, I* indices, I* before) {
@@ -89,7 +89,8 @@ struct Marks {
     Kept<Flags> words;
     std::vector<std::size_t> before;
 
-    explicit Marks(std::size_t n) : size((n + bits - 1) / bits), words(size), before(part_count(size, words_in_part) + 1) {}
+    explicit Marks(std::size_t n)
+        : size((n + bits - 1) / bits), words(size), before(part_count(size, words_in_part) + 1) {}
 };
 
 template <class I>

@@ -433,7 +433,7 @@ def test_statistics_count_what_was_sent(comm, seed):
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="nothing is kept under the sanitizer")
 @pytest.mark.parametrize("scheme", ["int8", "topk:density=0.01"])
 def test_a_mean_that_nobody_holds_leaves_its_memory_to_the_next(comm, scheme):
-    """The system gives hardly any pages in a step, by that one of several in which it gives the fewest."""
+    """The system gives few pages in a step: the fewest of eight steps count, since the first fill what is kept."""
     reducer, vector = mpicomp.Reducer(comm, scheme), np.random.default_rng(comm.rank).random(1 << 22, np.float32)
     fewest = math.inf
     for _ in range(8):
