@@ -254,11 +254,12 @@ def test_hard_matrices_become_orthonormal(ops, rng, dtype, rank):
     for rows in (rank, rank + 1, 100):
         for name, (matrix, tolerance) in hard_matrices(rng, rows, rank).items():
             matrix = matrix.astype(dtype)
+            if isinstance(ops, OnGPU) and rank > max(RANKS_OF_KERNELS):  # CuPy's kernels make denormal numbers zero
+                matrix[np.abs(matrix) < np.finfo(dtype).tiny] = 0
             q = orthonormal(ops, matrix)
             print(name, rows)
             assert_orthonormal(q)
-            if name != "tiny" or dtype == np.float64 or not isinstance(ops, OnGPU) or rank <= max(RANKS_OF_KERNELS):
-                assert_spans(q, matrix, tolerance)  # CuPy's kernels make denormal numbers zero
+            assert_spans(q, matrix, tolerance)
             assert_same(q, orthonormal(ops, matrix))
 
 
