@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
+import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from .interfaces import Request
 
@@ -12,6 +16,8 @@ from .interfaces import Request
 SPIN_NS = 100_000
 NAP, LONGEST_NAP = 1e-4, 1e-3  # seconds
 LENGTHEN, SHORTEN = 2.0, 0.8  # factors of a nap: the message was not there after it, or before it
+SEARCH_S = 1.0  # between searches for new sockets
+FD_SETSIZE = 1024  # `select` takes smaller file descriptors
 
 
 class Naps:
@@ -27,7 +33,21 @@ class Naps:
 
     def __init__(self, listen: Callable[[], object], shortest: float = NAP, longest: float = LONGEST_NAP) -> None:
         self._listen, self._shortest, self._longest = listen, shortest, longest
+        self._sleep: Callable[[float], bool | None] = time.sleep  # True: it has ended early
+        self._told: bool | None = None  # the latest message that a nap waited for was news on a socket
         self.begin()
+
+    @property
+    def wakes_early(self) -> bool:
+        """True after ``wake_early``, unless the process has too many files open for that."""
+        return self._sleep is not time.sleep
+
+    def wake_early(self) -> None:
+        """From now on, end naps when a socket has news: for messages that take several tests to arrive."""
+        with suppress(OSError):  # no file descriptor is left: naps last
+            sockets = Sockets()
+            if sockets.number < FD_SETSIZE:
+                self._sleep = sockets.nap
 
     def begin(self) -> None:
         """Forget earlier messages: the next one may come soon."""
@@ -38,15 +58,51 @@ class Naps:
         if request.Test():
             self._nap = max(self._nap * SHORTEN, self._shortest)
             return
-        if self._nap == self._shortest:
+        if self._nap == self._shortest and not self._told:
             end = time.monotonic_ns() + SPIN_NS
             while time.monotonic_ns() < end:
                 self._listen()
                 if request.Test():
                     return
         while True:
-            time.sleep(self._nap)
+            news = self._sleep(self._longest if self._told else self._nap)
             if request.Test():
+                self._told = news
                 return
             self._listen()
             self._nap = min(self._nap * LENGTHEN, self._longest)
+
+
+class Sockets:
+    """Naps until a socket of this process has news: bytes have come, or a full buffer has room again.
+
+    MPI moves a long message over TCP from and to the kernel's buffers only while it is called. It does not tell which
+    sockets are its own; others only end some naps for nothing.
+
+    Attributes
+    ----------
+    number : int
+        The file descriptor that naps need.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self.number = self._epoll.fileno()
+        self._search()
+
+    def nap(self, seconds: float) -> bool:
+        """Sleep until there is news, at most for some time; True if there is."""
+        news = bool(select.select([self.number], [], [], seconds)[0])
+        if news:
+            self._epoll.poll(0)  # each is told once
+        elif time.monotonic() >= self._next_search:
+            self._search()
+        return news
+
+    def _search(self) -> None:
+        """Find sockets that have been opened since the last search; closed ones are dropped by the system."""
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):  # registered already, or closed meanwhile
+                if stat.S_ISSOCK(os.fstat(number).st_mode):
+                    self._epoll.register(number, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+        self._next_search = time.monotonic() + SEARCH_S

@@ -281,6 +281,8 @@ class MpiLink:
             if self._crosses:
                 settings = self.settings._replace(reproducible=False)
                 self.known_across = MpiLink(announce(comm), settings, self._log, patient=self.patient)
+                if self._naps.wakes_early:
+                    self.known_across._naps.wake_early()
         return self.known_across
 
     @property
@@ -311,10 +313,11 @@ class MpiLink:
     def wait_patiently(self, patient: bool = True) -> None:
         """From now on, sleep between tests in waits that are not short, or no longer; collective.
 
-        Between nodes the first call measures the network, while no other thread computes; the others are local.
+        Between nodes the first call measures the network, while no other thread computes; the others are local. On a
+        fast one news on a socket ends naps: long messages go on in several tests.
         """
-        if self.nodes > 1:
-            self.bandwidth  # noqa: B018  # measured at its first use
+        if self.nodes > 1 and not self.slow and not self._naps.wakes_early:  # short messages take one test each
+            self._naps.wake_early()
         self.patient = patient
         if self.known_across is not None:
             self.known_across.wait_patiently(patient)

@@ -1,10 +1,11 @@
-"""Steps of PyTorch's DistributedDataParallel over four hosts: its own hooks over Gloo beside ours over MPI.
+"""Steps of PyTorch's DistributedDataParallel over hosts: its own hooks over Gloo beside ours over MPI.
 
     python tests/benchmarks/bench_peers.py FIGURE... [--quick] [--output FILE]       all: every figure
 
-Figures are named by the rate of the hosts' links. Needs root and iproute2 (tests/cluster/hosts.py). The hosts share
-this machine's cores: at 10 Gbit/s it is they, not the wire, that limit. "beyond no exchange" is a step's time less that
-of a step whose gradients stay on their rank; processor time is per rank, and less noisy if the machine is busy.
+Figures are named by the rate of the hosts' links. Needs root and iproute2 (tests/cluster/hosts.py). Four hosts share
+this machine's cores: at 10 Gbit/s it is they, not the wire, that limit. Of two hosts each has its own core. "beyond
+no exchange" is a step's time less that of a step whose gradients stay on their rank; processor time is per rank, and
+less noisy if the machine is busy.
 """
 
 import json
@@ -22,18 +23,18 @@ MODELS = ("resnet18", "resnet50")
 SCHEMES = ("dense", "half", "powersgd:rank=4", "topk:density=0.01", "scalecom:chunk=112,beta=0.1")
 
 
-def ddp_at(rate):
+def ddp_at(rate, count):
     def figure(quick):
         rows, raw = [], {}
         rounds = 1 if quick else 3 if rate == "100mbit" else 5
-        with Hosts(4, rate) as hosts:
+        with Hosts(count, rate) as hosts:
             for model in MODELS[: 1 if quick or rate == "100mbit" else None]:
                 settings = {"model": model, "schemes": SCHEMES[: 1 if quick else None], "rounds": rounds}
                 raw[model] = one = answer(hosts.run(1, ["python", STEP, json.dumps(settings)], time_limit=900))
                 rows += rows_of(model, one)
-        return f"4 hosts, {rate}, one rank each, float32; medians of {rounds} steps in turn", rows, raw
+        return f"{count} hosts, {rate}, one rank each, float32; medians of {rounds} steps in turn", rows, raw
 
-    figure.__doc__ = f"DDP steps whose time is their exchange, over four hosts of {rate}."
+    figure.__doc__ = f"DDP steps whose time is their exchange, over {count} hosts of {rate}."
     return figure
 
 
@@ -48,7 +49,8 @@ def rows_of(model, one):
     } for name, value in seconds.items()]  # fmt: skip
 
 
-FIGURES = {f"ddp-{rate}-hosts": ddp_at(rate) for rate in ("100mbit", "1gbit", "10gbit")}
+FIGURES = {f"ddp-{rate}-hosts": ddp_at(rate, 4) for rate in ("100mbit", "1gbit", "10gbit")}
+FIGURES |= {f"ddp-{rate}-two-hosts": ddp_at(rate, 2) for rate in ("1gbit", "10gbit")}
 
 if __name__ == "__main__":
     sys.exit(main(FIGURES, __doc__, "peers-"))

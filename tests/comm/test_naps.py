@@ -1,8 +1,15 @@
 """Naps of a rank that waits patiently: they follow the rate at which messages come."""
 
+import socket
+import threading
+import time
+from contextlib import suppress
+
 import pytest
 
 from mpicomp.comm import naps as module
+
+LONG = 60.0  # seconds that no nap of a test lasts
 
 
 class Message:
@@ -76,3 +83,83 @@ def test_a_rank_listens_between_naps(clock):
     with pytest.raises(ConnectionError):
         module.Naps(listen).until_done(Message(clock, 1.0))
     assert clock.now < 0.01 + 2 * module.LONGEST_NAP
+
+
+@pytest.fixture
+def pair():
+    ends = socket.socketpair()
+    for end in ends:
+        end.setblocking(False)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_bytes_that_come_end_a_nap(pair):
+    sockets = module.Sockets()
+    while sockets.nap(0.0):  # what was there before
+        pass
+    assert not sockets.nap(0.01)
+    pair[0].send(b"news")
+    assert sockets.nap(LONG)
+    assert not sockets.nap(0.01)  # told once, read or not
+
+
+def test_room_in_a_full_buffer_ends_a_nap(pair):
+    sockets = module.Sockets()
+    with pytest.raises(BlockingIOError):
+        while True:
+            pair[0].send(bytes(1 << 16))
+    while sockets.nap(0.01):
+        pass
+    with suppress(BlockingIOError):
+        while pair[1].recv(1 << 20):
+            pass
+    assert sockets.nap(LONG)
+
+
+def test_sockets_opened_later_are_found(monkeypatch):
+    monkeypatch.setattr(module, "SEARCH_S", 0.0)
+    sockets = module.Sockets()
+    ends = socket.socketpair()
+    while sockets.nap(0.001):
+        pass
+    while sockets.nap(0.001):  # the new ones have room
+        pass
+    ends[0].send(b"news")
+    assert sockets.nap(LONG)
+    for end in ends:
+        end.close()
+
+
+def test_a_wait_ends_with_the_news_of_its_message(pair):
+    naps = module.Naps(int, shortest=LONG, longest=LONG)
+    naps.wake_early()
+    assert naps.wakes_early
+
+    class Byte:
+        def Test(self):
+            with suppress(BlockingIOError):
+                return bool(pair[1].recv(1))
+            return False
+
+    timer = threading.Timer(0.05, pair[0].send, [b"x"])
+    timer.start()
+    start = time.monotonic()
+    naps.until_done(Byte())
+    timer.join()
+    assert time.monotonic() - start < LONG
+
+
+def test_too_many_open_files_leave_naps_as_they_are(monkeypatch):
+    naps = module.Naps(int)
+    monkeypatch.setattr(module, "FD_SETSIZE", 0)
+    naps.wake_early()
+    assert not naps.wakes_early
+
+    def refused():
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(module.select, "epoll", refused)
+    naps.wake_early()
+    assert not naps.wakes_early
