@@ -20,8 +20,8 @@ from . import combiner
 from .interfaces import Arithmetic, Link, Scratch
 from .segments import segments
 
-SEGMENT_BYTES = 2 << 20
-WINDOW = 4  # segments in flight in each direction
+SEGMENT_BYTES = 4 << 20
+WINDOW = 2  # segments in flight in each direction
 
 
 def allreduce(

@@ -44,6 +44,8 @@ class Naps:
 
     def wake_early(self) -> None:
         """From now on, end naps when a socket has news: for messages that take several tests to arrive."""
+        if self.wakes_early:
+            return
         with suppress(OSError):  # no file descriptor is left: naps last
             sockets = Sockets()
             if sockets.number < FD_SETSIZE:

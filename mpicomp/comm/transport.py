@@ -281,7 +281,7 @@ class MpiLink:
             if self._crosses:
                 settings = self.settings._replace(reproducible=False)
                 self.known_across = MpiLink(announce(comm), settings, self._log, patient=self.patient)
-                if self._naps.wakes_early:
+                if self.patient and not self.slow:
                     self.known_across._naps.wake_early()
         return self.known_across
 
@@ -313,10 +313,10 @@ class MpiLink:
     def wait_patiently(self, patient: bool = True) -> None:
         """From now on, sleep between tests in waits that are not short, or no longer; collective.
 
-        Between nodes the first call measures the network, while no other thread computes; the others are local. On a
-        fast one news on a socket ends naps: long messages go on in several tests.
+        Between nodes the first call measures the network, while no other thread computes; the others are local. Where
+        all messages cross a fast one, news on a socket ends naps: long messages arrive in several tests.
         """
-        if self.nodes > 1 and not self.slow and not self._naps.wakes_early:  # short messages take one test each
+        if self.nodes > 1 and not self.slow and self.ranks_per_node == 1:
             self._naps.wake_early()
         self.patient = patient
         if self.known_across is not None:

@@ -20,13 +20,14 @@ from hosts import Hosts  # noqa: E402
 
 STEP = HERE.parent / "cluster" / "ddp_step.py"
 MODELS = ("resnet18", "resnet50")
+ROUNDS = {"100mbit": 3, "1gbit": 5, "10gbit": 9}
 SCHEMES = ("dense", "half", "powersgd:rank=4", "topk:density=0.01", "scalecom:chunk=112,beta=0.1")
 
 
 def ddp_at(rate, count):
     def figure(quick):
         rows, raw = [], {}
-        rounds = 1 if quick else 3 if rate == "100mbit" else 5
+        rounds = 1 if quick else ROUNDS[rate]
         with Hosts(count, rate) as hosts:
             for model in MODELS[: 1 if quick or rate == "100mbit" else None]:
                 settings = {"model": model, "schemes": SCHEMES[: 1 if quick else None], "rounds": rounds}
@@ -49,7 +50,7 @@ def rows_of(model, one):
     } for name, value in seconds.items()]  # fmt: skip
 
 
-FIGURES = {f"ddp-{rate}-hosts": ddp_at(rate, 4) for rate in ("100mbit", "1gbit", "10gbit")}
+FIGURES = {f"ddp-{rate}-hosts": ddp_at(rate, 4) for rate in ROUNDS}
 FIGURES |= {f"ddp-{rate}-two-hosts": ddp_at(rate, 2) for rate in ("1gbit", "10gbit")}
 
 if __name__ == "__main__":

@@ -106,11 +106,12 @@ def overlap(model, batch, rounds, width=0, scheme="dense", bucket_bytes=None):
 
 
 def turns(calls, rounds, warm=3):
-    """Seconds of every call, in turns whose order goes round."""
+    """Seconds of every call, in turns whose order goes round; each follows one of its own, as in a training."""
     names, seconds = list(calls), {name: [] for name in calls}
     for turn in range(rounds + warm):
         for i in range(len(names)):
             name = names[(turn + i) % len(names)]
+            calls[name]()
             taken = timed(calls[name])
             if turn >= warm:
                 seconds[name].append(taken)

@@ -19,6 +19,8 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in (
     "benchmarks.md", "fidelity.md", "development/measurements.md", "development/predictions.md"))]  # fmt: skip
 PLACE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s"}
+# Tables of DDP's steps -> links of their columns.
+DDP = {"ddp": ("100mbit-hosts", "1gbit-hosts", "10gbit-hosts"), "ddp-two": ("1gbit-two-hosts", "10gbit-two-hosts")}
 EXACT = ("native", "ring", "halving_doubling", "auto")
 MODEL = "ResNet-50"
 # Method of a timed step -> the row of docs/development/fidelity.md ("The other schemes") that shows its accuracy cost.
@@ -152,17 +154,13 @@ def node():
              "speed-up, `Comm.empty`": f"{first(row['native ms']) / first(row['window ms']):.2f}x"} for row in rows]
 
 
-def ddp():
+def ddp(links):
     """Steps of DistributedDataParallel with PyTorch's hooks and with ddp_hook."""
-    figures = results("cluster-2-cores")
-    names = {"peers-ddp-100mbit-hosts": ("resnet18",), "peers-ddp-1gbit-hosts": ("resnet18", "resnet50"),
-             "peers-ddp-10gbit-hosts": ("resnet18", "resnet50")}
-    cells = {}
-    for name, models in names.items():
-        for row in figures[name]["rows"]:
-            if row["model"] in models:
-                column = f"{row['model'].replace('resnet', 'ResNet-')}, {RATES[name.split('-')[2]]}"
-                cells.setdefault(row["method"], {})[column] = milliseconds(row["ms per step"])
+    figures, cells = results("cluster-2-cores"), {}
+    for link in links:
+        for row in figures[f"peers-ddp-{link}"]["rows"]:
+            column = f"{row['model'].replace('resnet', 'ResNet-')}, {RATES[link.split('-')[0]]}"
+            cells.setdefault(row["method"], {})[column] = milliseconds(row["ms per step"])
     return [{"method": hook(name), **columns} for name, columns in cells.items()]
 
 
@@ -314,9 +312,9 @@ def wire():
 
 
 TABLES = {
-    "readme": readme, "hosts": hosts, "node": node, "ddp": ddp, "to-accuracy": to_accuracy, "accuracy": accuracy,
+    "readme": readme, "hosts": hosts, "node": node, "to-accuracy": to_accuracy, "accuracy": accuracy,
     "adam": adam, "training": training, "other-models": other_models, "wire": wire, "scalecom-phases": phases,
-    **{name: partial(rows_of, name) for name in ROWS},
+    **{name: partial(rows_of, name) for name in ROWS}, **{name: partial(ddp, links) for name, links in DDP.items()},
 }  # fmt: skip
 
 
@@ -326,8 +324,8 @@ def shown(file):
     if file == "training-2-cores":
         sections |= {f"training-{model}" for model in (*TRAININGS, "steps")}
     if file == "cluster-2-cores":
-        sections |= {f"{kind}-{rate}" for kind in ("cluster-steps", "peers-ddp") for rate in RATES} | {*CURVES}
-        sections = {name if name.startswith("cluster") else f"{name}-hosts" for name in sections}
+        sections |= {f"cluster-steps-{rate}" for rate in RATES} | {*CURVES}
+        sections |= {f"peers-ddp-{link}" for links in DDP.values() for link in links}
     return sections | ({"allreduce-node"} if file == "allreduce-2-cores" else set())
 
 
