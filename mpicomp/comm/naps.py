@@ -96,7 +96,7 @@ class Sockets:
         """Sleep until there is news, at most for some time; True if there is."""
         news = bool(select.select([self.number], [], [], seconds)[0])
         if news:
-            self._epoll.poll(0)  # each is told once
+            self._epoll.poll(0)  # takes it: `select` waits for the next
         elif time.monotonic() >= self._next_search:
             self._search()
         return news

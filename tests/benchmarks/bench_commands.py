@@ -25,7 +25,7 @@ ON_HOSTS = {
     "bench_torch.py": ["hosts", "fsdp"], "bench_diloco.py": ["speed"], "bench_training.py": ["steps"],
     # Other rates run the same code, more slowly.
     "bench_cluster.py": ["steps-10gbit", "levels-1gbit", "change", "accuracy-1gbit"],
-    "bench_peers.py": ["ddp-10gbit-hosts"], "bench_bounded.py": [""],
+    "bench_peers.py": ["ddp-10gbit-hosts", "ddp-10gbit-two-hosts"], "bench_bounded.py": [""],
 }  # fmt: skip
 
 

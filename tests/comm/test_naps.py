@@ -97,7 +97,7 @@ def pair():
 
 def test_bytes_that_come_end_a_nap(pair):
     sockets = module.Sockets()
-    while sockets.nap(0.0):  # what was there before
+    while sockets.nap(0.0):  # older news
         pass
     assert not sockets.nap(0.01)
     pair[0].send(b"news")
