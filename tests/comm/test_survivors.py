@@ -126,7 +126,10 @@ def test_a_stopped_rank_that_no_survivor_can_end_is_left_to_mpirun():
 @pytest.mark.long("whole jobs of other faults")
 def test_the_detector_does_not_keep_a_job_that_fails():
     """Its thread lets MPI_Finalize wait for ever. No rank is lost: Open MPI would crash if one were in MPI_Init."""
-    ended = train("--eval-every", "0", options=("--with-ft", "ulfm", *detector(60)))
+    for _ in range(3):
+        ended = train("--eval-every", "0", options=("--with-ft", "ulfm", *detector(60)))
+        if "ompi_mpi_init" not in ended.stderr:  # where Open MPI 5.0.11 has crashed with that thread, before our code
+            break
     assert ended.returncode not in (0, 124) and "Error: " in ended.stderr, ended.stderr
 
 
