@@ -34,6 +34,7 @@ class Naps:
     def __init__(self, listen: Callable[[], object], shortest: float = NAP, longest: float = LONGEST_NAP) -> None:
         self._listen, self._shortest, self._longest = listen, shortest, longest
         self._sleep: Callable[[float], bool | None] = time.sleep  # True: it has ended early
+        self._asked = False  # to wake early
         self._told: bool | None = None  # the latest message that a nap waited for was news on a socket
         self.begin()
 
@@ -44,8 +45,9 @@ class Naps:
 
     def wake_early(self) -> None:
         """From now on, end naps when a socket has news: for messages that take several tests to arrive."""
-        if self.wakes_early:
+        if self._asked:
             return
+        self._asked = True
         with suppress(OSError):  # no file descriptor is left: naps last
             sockets = Sockets()
             if sockets.number < FD_SETSIZE:

@@ -151,15 +151,16 @@ def test_a_wait_ends_with_the_news_of_its_message(pair):
     assert time.monotonic() - start < LONG
 
 
-def test_too_many_open_files_leave_naps_as_they_are(monkeypatch):
+def refused():
+    raise OSError("too many open files")
+
+
+@pytest.mark.parametrize(("owner", "name", "value"), [(module, "FD_SETSIZE", 0), (module.select, "epoll", refused)])
+def test_too_many_open_files_leave_naps_as_they_are(monkeypatch, owner, name, value):
     naps = module.Naps(int)
-    monkeypatch.setattr(module, "FD_SETSIZE", 0)
-    naps.wake_early()
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, value)
+        naps.wake_early()
     assert not naps.wakes_early
-
-    def refused():
-        raise OSError("too many open files")
-
-    monkeypatch.setattr(module.select, "epoll", refused)
-    naps.wake_early()
+    naps.wake_early()  # is not tried with every wait anew
     assert not naps.wakes_early
