@@ -19,3 +19,11 @@ def allreduce(
     link.native_allreduce(work, op, source)
     if factor != 1.0:
         ops.scale(work, factor)
+
+
+def least_bytes(nbytes: int, size: int) -> int:
+    """Return the least that each rank sends, and receives, in an all-reduce of ``nbytes``: 2 (p-1)/p of them.
+
+    All-reduces whose schedule cannot be observed, MPI's own and NCCL's, count as this.
+    """
+    return 2 * (size - 1) * nbytes // size

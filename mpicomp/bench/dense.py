@@ -10,7 +10,7 @@ from operator import itruediv
 import numpy as np
 
 from ..allreduce import LOSSY
-from ..allreduce.cost import least_bytes
+from ..allreduce.native import least_bytes
 from ..comm.allreduce_call import AVG
 from ..comm.comm import Comm
 from ..comm.transport import MAX_COUNT, MPI_OPS, specification

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from ..allreduce.cost import least_bytes
+from ..allreduce.native import least_bytes
 from .confidence import median_interval
 from .plan import Plan, bounded_name, show_size
 from .schema import Row, full

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from .._util.partition import pieces
 from ..allreduce import segments
-from ..allreduce.cost import least_bytes
+from ..allreduce.native import least_bytes
 from ..errors import MpicompError, RankLeft
 from ..ops.device import device_of, ready
 from ..types import Array

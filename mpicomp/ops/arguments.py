@@ -76,12 +76,6 @@ def require_limit(limit: float) -> None:
         raise InvalidArgument(f"limit must be a number above 0, got {limit}")
 
 
-def require_count(k: int, n: int) -> None:
-    """Refuse to take ``k`` of ``n``."""
-    if not 0 <= k <= n:
-        raise InvalidArgument(f"k must be in [0, {n}], got {k}")
-
-
 def require_in_range(indices: Array, n: int, name: str = "indices") -> None:
     """Refuse indices outside ``[0, n)``."""
     if len(indices) and not (indices.min() >= 0 and indices.max() < n):

@@ -2,10 +2,11 @@
 
 import random
 
+import costs
 import numpy as np
 import pytest
 
-from mpicomp.allreduce import cost, ring, segments
+from mpicomp.allreduce import ring, segments
 from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, program_of, replay
 from mpicomp.simulate import program as programs
@@ -35,7 +36,7 @@ def test_every_rank_sends_what_the_formula_says(name, size):
     n = random.randint(1, 5000)
     per_node = size if name == "node_shared" else 1
     program = program_of(name, named(str(n)), Place(0, size, per_node))
-    expected = [cost.allreduce_bytes(name, n, 4, size, rank)[0] for rank in range(size)]
+    expected = [costs.allreduce_bytes(name, n, 4, size, rank)[0] for rank in range(size)]
     assert program.bytes_sent.tolist() == expected
 
 
@@ -44,7 +45,7 @@ def test_every_rank_sends_what_the_formula_says(name, size):
 def test_steps_bytes_and_additions_take_the_time_of_the_formula(name, size):
     pof2 = 1 << (size.bit_length() - 1)
     n = size * pof2 * random.randint(1, 100)  # blocks of one length, one segment each
-    program, formula = program_of(name, named(str(n)), Place(0, size, 1)), cost.ALLREDUCE[name](4 * n, size)
+    program, formula = program_of(name, named(str(n)), Place(0, size, 1)), costs.ALLREDUCE[name](4 * n, size)
     assert seconds(program, latency=1.0) == pytest.approx(formula.steps)
     assert seconds(program, bandwidth=1.0) == pytest.approx(formula.nbytes)
     assert seconds(program, add=0.25, copy=0.0) == pytest.approx(formula.reduced / 16)
@@ -79,15 +80,15 @@ def test_collectives_of_the_exchanges_take_the_time_of_their_formulas(size):
     segment = 32 << 10
     root = random.randrange(size)
     tree = run(lambda comm, x: comm.broadcast(x, root), 1000)
-    formula = cost.broadcast_binomial(1000, size)
+    formula = costs.broadcast_binomial(1000, size)
     assert seconds(tree, bandwidth=1.0) == pytest.approx(formula.nbytes)
     assert seconds(tree, latency=1.0) == max(bin(rank).count("1") for rank in range(size)) <= formula.steps
     assert tree.bytes_sent.sum() == 1000 * (size - 1)
     chain = run(lambda comm, x: comm.broadcast(x, root), 7 * segment)
-    assert seconds(chain, bandwidth=1.0) == pytest.approx(cost.broadcast_chain(7 * segment, size, 7).nbytes)
+    assert seconds(chain, bandwidth=1.0) == pytest.approx(costs.broadcast_chain(7 * segment, size, 7).nbytes)
     each = 1 << 16
     ring = run(lambda comm, x: comm.gather_to_all(x, [each] * size), each)
-    formula = cost.gather_ring(each, size)
+    formula = costs.gather_ring(each, size)
     assert seconds(ring, latency=1.0) == pytest.approx(formula.steps)
     assert seconds(ring, bandwidth=1.0) == pytest.approx(formula.nbytes)
 
@@ -143,7 +144,7 @@ def test_a_leader_sends_its_selection_and_everyone_the_values():
     n, chunk, size = 112_000, 112, 4
     program = programs.of_scheme(f"scalecom:chunk={chunk}", named(str(n)), Place(0, size, 1), "ring")
     agreement = 16 * (size - 1).bit_length()
-    values = np.array([cost.allreduce_bytes("ring", n // chunk, 4, size, rank)[0] for rank in range(size)])
+    values = np.array([costs.allreduce_bytes("ring", n // chunk, 4, size, rank)[0] for rank in range(size)])
     assert (program.bytes_sent - agreement - values).sum() == (size - 1) * n // chunk  # one byte a position
 
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from progress import until
 
 from mpicomp import Comm, Reducer
-from mpicomp.allreduce.cost import least_bytes
+from mpicomp.allreduce.native import least_bytes
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.reducer import run_step
 from mpicomp.schemes.codecs import CODECS

@@ -1,6 +1,7 @@
-"""Cost of the dense schedules: steps, bytes and additions of one rank, and their time.
+"""Formulas of the dense schedules: steps, bytes and additions of one rank, and their time.
 
-The model is the usual one: a message of m bytes takes ``latency + m / bandwidth``, an addition ``gamma`` per byte.
+Counted traffic and simulated times are held against them. The model is the usual one: a message of m bytes takes
+``latency + m / bandwidth``, an addition ``gamma`` per byte.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .._util.partition import partition
+from mpicomp._util.partition import partition
+from mpicomp.allreduce.native import least_bytes
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,7 @@ class Cost:
     reduced: float  # bytes of operands added
 
     def time(self, latency: float, inverse_bandwidth: float, gamma: float = 0.0) -> float:
-        """Return the seconds, from seconds per message, per byte sent and per byte added.
-
-        >>> ring(64e6, 8).time(latency=50e-6, inverse_bandwidth=1 / 125e6)  # 64 MB over 1 Gbit/s
-        0.8967
-        """
+        """Return the seconds, from seconds per message, per byte sent and per byte added."""
         return self.steps * latency + self.nbytes * inverse_bandwidth + self.reduced * gamma
 
 
@@ -63,14 +61,6 @@ def broadcast_binomial(nbytes: float, size: int) -> Cost:
 def gather_ring(nbytes: float, size: int) -> Cost:
     """``nbytes`` is one rank's contribution."""
     return Cost(size - 1, (size - 1) * nbytes, 0.0)
-
-
-def least_bytes(nbytes: int, size: int) -> int:
-    """Return the least that each rank sends, and receives, in an all-reduce of ``nbytes``: 2 (p-1)/p of them.
-
-    All-reduces whose schedule cannot be observed, MPI's own and NCCL's, count as this.
-    """
-    return 2 * (size - 1) * nbytes // size
 
 
 ALLREDUCE: dict[str, Callable[[float, int], Cost]] = {
