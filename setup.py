@@ -110,8 +110,8 @@ GPU = {"cuda12": ["cupy-cuda12x>=13"], "cuda13": ["cupy-cuda13x>=13.6"]}
 PLOT = ["matplotlib>=3.7"]
 PARQUET = ["pyarrow>=14"]
 XARRAY = ["xarray>=2024.2", "h5netcdf>=1.4"]  # to test reading traces with other tools
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "pytest-rerunfailures>=14",
-        "hypothesis>=6.100", "pandas>=2", "scipy>=1.11", "ml_dtypes>=0.4", "pillow>=10"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "pytest-rerunfailures>=14", "numpy>=2.1",
+        "click>=8.2", "hypothesis>=6.100", "pandas>=2", "scipy>=1.11", "ml_dtypes>=0.4", "pillow>=10"]
 DOCS = ["sphinx>=8", "myst-nb>=1.2", "furo>=2024.8", "sphinx-click>=6", "sphinx-copybutton>=0.5"]
 CUDA_COMPILER = ["nvidia-cuda-nvrtc>=13,<14", "cuda-bindings>=13,<14"]
 

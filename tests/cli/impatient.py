@@ -1,6 +1,6 @@
-"""The command ``mpicomp`` with progress lines every 10 ms instead of every 30 s: ``python impatient.py ARGUMENTS``."""
+"""The command ``mpicomp`` with progress lines every millisecond instead of every 30 s: ``python impatient.py ARGUMENTS``."""
 
 from mpicomp.cli import console, main
 
-console.PLAIN_PROGRESS_S = 0.01
+console.PLAIN_PROGRESS_S = 0.001
 main()
