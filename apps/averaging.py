@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 from mpicomp import Reducer
@@ -40,8 +40,6 @@ class Averaging(Protocol):
         Of the last step: bits sent by a worker of this rank, and elements sent over those of the model.
     common : bool
         All ranks have the same model after every step.
-    reducers : dict of str to Reducer
-        Those that a checkpoint saves.
     optimizer : Steps
         Gets what ``mean`` returns.
     """
@@ -49,8 +47,15 @@ class Averaging(Protocol):
     payload_bits: float
     density: float
     common: bool
-    reducers: dict[str, Reducer]
     optimizer: Steps
+
+    @property
+    def averages(self) -> bool:
+        """True if the next step averages over the workers; False if it is by this worker's gradients alone."""
+
+    @property
+    def reducers(self) -> dict[str, Reducer]:
+        """Those that a checkpoint saves."""
 
     def mean(self, gradients: dict[str, Array]) -> dict[str, Array]:
         """The gradients by which the optimizer steps."""
@@ -73,6 +78,8 @@ class Averaging(Protocol):
 
 class OneModel:
     """Base: the model to evaluate is that of the steps, and reducers and optimizer are all that a checkpoint saves."""
+
+    averages = True
 
     @contextmanager
     def model(self) -> Iterator[None]:
@@ -106,30 +113,63 @@ class EveryStep(OneModel):
 
 
 class OuterSteps:
-    """Each rank steps by its own gradients, and DiLoCo averages how far the ranks went; see ``mpicomp.optim``."""
+    """Each rank steps by its own gradients, and DiLoCo averages how far the ranks went; see ``mpicomp.optim``.
+
+    The steps of the warm-up are those of ``EveryStep``.
+    """
 
     common = False
 
-    def __init__(self, comm: Any, settings: LoopSettings, parameters: dict[str, Array]) -> None:
-        self._comm, self.reducers = comm, dict[str, Reducer]()
+    def __init__(self, comm: Any, settings: LoopSettings, parameters: dict[str, Array], warmup: int,
+                 trace: Any) -> None:
+        self._comm, self._settings, self._parameters = comm, settings, parameters
         self.optimizer: Steps = make(known(settings.optimizer), parameters)
-        self._diloco = DiLoCo(
-            parameters, comm, settings.every, settings.scheme, fragments=settings.fragments, delay=settings.delay,
-            outer_lr=settings.outer_lr, outer_momentum=settings.outer_momentum, merge=settings.merge,
-        )  # fmt: skip
-        self.model, self.memory_norm = self._diloco.outer_parameters, self._diloco.memory_norm
+        self._warmup = EveryStep(comm, Reducer(comm, settings.outer_warmup_scheme, algorithm=settings.algorithm,
+                                               trace=trace), self.optimizer)  # fmt: skip
+        self._left = warmup  # steps of it
         self.payload_bits = self.density = 0.0
+        self._diloco = self._begin()
+
+    def _begin(self) -> DiLoCo:
+        """Outer steps from the parameters as they are (collective)."""
+        settings = self._settings
+        return DiLoCo(self._parameters, self._comm, settings.every, settings.scheme, fragments=settings.fragments,
+                      delay=settings.delay, outer_lr=settings.outer_lr, outer_momentum=settings.outer_momentum,
+                      merge=settings.merge)  # fmt: skip
+
+    @property
+    def averages(self) -> bool:
+        return self._left > 0
+
+    @property
+    def reducers(self) -> dict[str, Reducer]:
+        return self._warmup.reducers if self.averages else {}
 
     def mean(self, gradients: dict[str, Array]) -> dict[str, Array]:
-        return gradients
+        return self._warmup.mean(gradients) if self.averages else gradients
 
     def stepped(self, last: bool) -> None:
+        if self.averages:
+            self.payload_bits, self.density = self._warmup.payload_bits, self._warmup.density
+            self._left -= 1
+            if not self.averages:
+                self._diloco.close()
+                self._diloco = self._begin()
+            return
         self._diloco.step()
         self.payload_bits, self.density = self._diloco.payload_bits, self._diloco.density
         if last:
             self._diloco.synchronize()
             self.payload_bits += self._diloco.payload_bits
             self.density += self._diloco.density
+
+    @contextmanager
+    def model(self) -> Iterator[None]:
+        with nullcontext() if self.averages else self._diloco.outer_parameters():
+            yield
+
+    def memory_norm(self) -> float:
+        return (self._warmup if self.averages else self._diloco).memory_norm()
 
     def saved(self) -> dict[str, Mapping[str, Any]]:
         return {"diloco": self._diloco.state_dict()}
@@ -138,6 +178,9 @@ class OuterSteps:
         self._comm.fail_together(None if saved.same_ranks else InvalidArgument(
             f"with outer steps each rank has a model of its own: resume on {saved.ranks} ranks"
         ))  # fmt: skip
+        self._left = max(0, self._left - saved.step)
+        if self.averages:
+            self._warmup.restore(saved)
         self._diloco.load_state_dict(saved.own["diloco"])
 
 
@@ -203,11 +246,12 @@ def check_optimizer(text: str) -> None:
     resolve(kinds[name].options, given, f"optimizer {name}")
 
 
-def averaging(comm: Any, settings: LoopSettings, parameters: dict[str, Array], workers: int, trace: Any) -> Averaging:
+def averaging(comm: Any, settings: LoopSettings, parameters: dict[str, Array], workers: int, steps_per_epoch: int,
+              trace: Any) -> Averaging:
     """The one that the settings ask for, for this rank's ``workers`` (collective)."""
     if settings.communicates:
         return Momenta(comm, settings, parameters, workers)
     if settings.outer is None:
         reducer = Reducer(comm, settings.scheme, workers=workers, algorithm=settings.algorithm, trace=trace)
         return EveryStep(comm, reducer, make(known(settings.optimizer), parameters))
-    return OuterSteps(comm, settings, parameters)
+    return OuterSteps(comm, settings, parameters, round(settings.outer_warmup * steps_per_epoch), trace)

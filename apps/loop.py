@@ -150,7 +150,8 @@ class LoopRun:
         self.batches: Batches = getattr(task, "batches", Batches)(*dealt)
         self.total_steps = max(1, round(settings.epochs * self.batches.steps_per_epoch))
         self._count = len(self.batches.own)
-        self.averaging = averaging(comm, settings, task.parameters, self._count, trace)
+        self.averaging = averaging(comm, settings, task.parameters, self._count, self.batches.steps_per_epoch,
+                                   trace)  # fmt: skip
         self._optimizer = self.averaging.optimizer
         self._rate = _rate(settings, self.batches.steps_per_epoch)
         self._sam = optim.SAM(task.parameters, settings.sam) if settings.sam else None
@@ -197,7 +198,7 @@ class LoopRun:
             _, gradients = self.task.gradients(rows)
             self._sam.descend()
         if self.settings.clip:
-            averaged = known(self.settings.workers) if self.settings.outer is None else 1
+            averaged = known(self.settings.workers) if self.averaging.averages else 1
             _clip(gradients, self.settings.clip * averaged**-0.5)
         return loss, gradients
 

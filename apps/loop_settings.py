@@ -14,7 +14,8 @@ from mpicomp.schemes.options import resolve, written
 from .settings import at_least, check_workers
 
 OUTER = ("diloco",)  # optimizers of outer steps
-OUTER_SETTINGS = ("outer", "every", "fragments", "delay", "outer_lr", "outer_momentum", "merge")
+OUTER_SETTINGS = ("outer", "every", "fragments", "delay", "outer_lr", "outer_momentum", "merge", "outer_warmup",
+                  "outer_warmup_scheme")  # fmt: skip
 ADAPTIVE = ("adam", "lamb")
 COMMUNICATING = ("onebit-adam", "zero-one-adam")  # optimizers that exchange momenta by themselves
 
@@ -46,6 +47,8 @@ class LoopSettings:
     outer_lr: float = 0.7
     outer_momentum: float = 0.9
     merge: float | None = None
+    outer_warmup: float = 0.0  # epochs of averaged gradients, before
+    outer_warmup_scheme: str = "dense"
 
     def check(self, ranks: int, rows: int) -> None:
         """Refuse what cannot be run on so many ranks and rows of data, with InvalidArgument."""
@@ -55,7 +58,7 @@ class LoopSettings:
             at_least(name, getattr(self, name), low)
         if not 0 < self.epochs < math.inf:
             raise InvalidArgument(f"epochs must be positive, got {self.epochs}")
-        for name in ("compress_warmup", "sam", "clip"):
+        for name in ("compress_warmup", "outer_warmup", "sam", "clip"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InvalidArgument(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
         if workers * self.batch > rows:
@@ -64,6 +67,9 @@ class LoopSettings:
         if self.outer is not None and (self.outer not in OUTER or workers != ranks):
             raise InvalidArgument(f"outer must be {' or '.join(OUTER)}, with one worker per rank, got {self.outer} and "
                                   f"{workers} workers on {ranks} ranks")
+        if Scheme.parse(self.outer_warmup_scheme).diverges:
+            raise InvalidArgument("outer_warmup_scheme must have the same mean on all ranks, got "
+                                  f"{self.outer_warmup_scheme}")
         if self.rate_factor and not self.adaptive:
             given = self.optimizer or "sgd" if self.outer is None else f"outer={self.outer}"
             raise InvalidArgument(f"rate_factor is for gradients averaged under {' or '.join(ADAPTIVE)}, got {given}: "
@@ -105,12 +111,12 @@ class LoopSettings:
                                   "out, or take optimizer adam")
 
     def _check_momentum(self) -> None:
-        scheme = Scheme.parse(self.scheme)
         name, given = written(self.optimizer or "sgd")
-        if scheme.takes_momentum and (name != "sgd" or resolve(SGD.options, given, "optimizer sgd")["momentum"]):
-            memory = scheme.part_names["memory"]
-            raise InvalidArgument(f"memory {memory} of {self.scheme} has the momentum itself and needs plain SGD: "
-                                  f"give optimizer sgd without momentum, got {self.optimizer}")
+        for scheme in map(Scheme.parse, (self.scheme, self.outer_warmup_scheme)):
+            if scheme.takes_momentum and (name != "sgd" or resolve(SGD.options, given, "optimizer sgd")["momentum"]):
+                memory = scheme.part_names["memory"]
+                raise InvalidArgument(f"memory {memory} of {scheme} has the momentum itself and needs plain SGD: "
+                                      f"give optimizer sgd without momentum, got {self.optimizer}")
 
 
 class Point(NamedTuple):

@@ -28,15 +28,19 @@ SPARSE = "topk:density=0.02,codec=sign"  # the composition closest to SparseLoCo
 SIZES = {"small": (64, 2), "full": (128, 5)}  # width, layers
 # Learning rates: the best of 0.002, 0.004 and 0.008 for averaged gradients in 608 steps.
 SETTINGS = ("--network", "transformer", "--bptt", 64, "--batch", 8, "--schedule", "cosine:end=0.1", "--warmup", 0.1,
-            "--clip", 1, "--epochs", 3, "--eval-every", 490, "--eval-tokens", 50000)  # fmt: skip
+            "--clip", 1, "--epochs", 12, "--eval-every", 490, "--eval-tokens", 50000)  # fmt: skip
 ADAMW = "adam:decoupled=yes,weight_decay=0.01"
 OUTER = ("--outer", "diloco", "--every", EVERY)
+WARM = (*OUTER, "--outer-warmup", 3)
+STEADY = ("--outer-lr", 1, "--outer-momentum", 0.3)  # the better ones from random weights
 TRAININGS = {
     "AdamW, averaged gradients": (),
-    "DiLoCo, outer_lr=1, outer_momentum=0.3": (*OUTER, "--outer-lr", 1, "--outer-momentum", 0.3),
-    "DiLoCo, defaults": OUTER,
-    f"DiLoCo, {SPARSE}, outer_lr=1, outer_momentum=0": (*OUTER, "--outer-lr", 1, "--outer-momentum", 0, "--scheme",
-                                                        SPARSE),
+    "DiLoCo, warm-up": WARM,
+    "DiLoCo, int8, warm-up": (*WARM, "--outer-warmup-scheme", "int8", "--scheme", "int8"),
+    "DiLoCo, outer_lr=1, outer_momentum=0.3, warm-up": (*WARM, *STEADY),
+    "DiLoCo, outer_lr=1, outer_momentum=0.3": (*OUTER, *STEADY),
+    f"DiLoCo, {SPARSE}, outer_lr=1, outer_momentum=0, warm-up": (*WARM, "--outer-lr", 1, "--outer-momentum", 0,
+                                                                 "--scheme", SPARSE),
 }  # fmt: skip
 MODES = {
     "without exchange": None, "AdamW, averaged gradients": "every step", "DiLoCo": {},
@@ -63,8 +67,8 @@ def accuracy(quick):
             row["nats above"] += f" (at most {MOST_LOST}: {'met' if lost <= MOST_LOST else 'MISSED'})"
         rows.append(row)
         print(row, file=sys.stderr, flush=True)
-    text = (f"{WORKERS} workers, width {width}, {layers} layers, every={EVERY}, seed {seed}, lr 0.008 with warm-up and "
-            "cosine")  # fmt: skip
+    text = (f"{WORKERS} workers, width {width}, {layers} layers, every={EVERY}, seed {seed}, lr 0.008 with cosine; "
+            "warm-up: a quarter of the steps")  # fmt: skip
     return text, rows, raw
 
 

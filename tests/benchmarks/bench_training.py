@@ -79,8 +79,10 @@ def one_bit(rate, warmup, decay=""):
 
 
 ADAM, ADAMW = "--optimizer adam", "--optimizer adam:decoupled=yes,weight_decay=0.01"
-DILOCO = {"DiLoCo": Scheme(f"{ADAMW} --lr 0.008 --outer diloco --every {EVERY} --outer-lr 1 --outer-momentum 0.3",
-                           "dense", every=EVERY)}  # fmt: skip
+OUTER = f"{ADAMW} --lr 0.008 --outer diloco --every {EVERY}"
+DILOCO = {"DiLoCo": Scheme(f"{OUTER} --outer-lr 1 --outer-momentum 0.3", "dense", every=EVERY),
+          "DiLoCo in int8, warm-up": Scheme(f"{OUTER} --outer-warmup 0.75 --outer-warmup-scheme int8 --scheme int8",
+                                            "int8", 368, "int8", EVERY)}  # fmt: skip
 MODELS = {
     "cnn": Model(
         "vision", "fashion-mnist", "--network cnn --batch 64 --epochs 2 --eval-every 39", "metric", 0.85, 215_370,

@@ -1,4 +1,4 @@
-"""The command ``mpicomp`` with progress lines every millisecond instead of every 30 s: ``python impatient.py ARGUMENTS``."""
+"""The command ``mpicomp`` with a progress line every millisecond, not 30 s: ``python impatient.py ARGUMENTS``."""
 
 from mpicomp.cli import console, main
 

@@ -133,6 +133,10 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
             option("--merge", type=float, metavar="A",
                    help="Share of the way to the common model that a rank goes after an outer step; 1 takes it.  "
                         "[default: 1; 0.5 with --delay]"),
+            option("--outer-warmup", type=float, default=0.0, metavar="EPOCHS",
+                   help="Epochs before the outer steps, in which the gradients are averaged in every step."),
+            option("--outer-warmup-scheme", default="dense", metavar="NAME:OPTION=VALUE,...",
+                   help="Compression scheme of these gradients."),
         ),
         section(
             "Evaluation",

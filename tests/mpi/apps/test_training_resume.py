@@ -44,6 +44,11 @@ def train_outer(comm, keeper=None, scheme="topk:density=0.3", **changes):
     return loop.train(comm, task, settings, keeper=keeper)
 
 
+def train_after_warmup(comm, keeper=None, scheme="topk:density=0.3"):
+    """Stopped after five steps it is in the warm-up, of eight steps, on one rank, and behind it on more."""
+    return train_outer(comm, keeper, scheme, outer_warmup=0.2, outer_warmup_scheme=scheme)
+
+
 def train_momenta(comm, keeper=None, optimizer="onebit-adam:warmup=3", scheme="dense", workers=None):
     task = MLP(images.share(comm, "synthetic:train=120,test=40"), 0, comm.rank, comm.size, hidden=(9,))
     settings = LoopSettings(workers=workers or comm.size + 1, batch=3, epochs=3, lr=0.01, optimizer=optimizer,
@@ -58,7 +63,8 @@ def plain(result):
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="nothing here is new on more than 3 ranks")
 
 LONG = pytest.mark.long("three trainings each")
-CASES = [(train_logreg, "topk:k=3"), (train_outer, "topk:density=0.3"), (train_momenta, "onebit-adam:warmup=3"),
+CASES = [(train_logreg, "topk:k=3"), (train_outer, "topk:density=0.3"),
+         (train_after_warmup, "topk:density=0.3"), (train_momenta, "onebit-adam:warmup=3"),
          (train_momenta, "zero-one-adam:warmup=4,kappa=2,doubling=2,longest=3"),
          *(pytest.param(*case, marks=LONG) for case in (
     (train_logreg, "error-reset:density=0.2,period=3"), (train_mlp, "topk:density=0.05"),
@@ -106,6 +112,31 @@ def test_outer_steps_are_one_worker_per_rank_and_resume_with_the_same_settings(c
         with pytest.raises(InvalidArgument, match=f"with workers={comm.size}|on {comm.size} ranks"):
             train_outer(alone, Keeper(alone, folder, resume=True), workers=1)
     comm.Barrier()
+
+
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=0.3"])
+def test_a_warm_up_of_outer_steps_averages_gradients(comm, scheme):
+    averaged, all_warm, none, half = (
+        train_outer(comm, scheme=scheme, clip=1.0, **changes).series
+        for changes in ({"outer": None}, {"outer_warmup": 2.0, "outer_warmup_scheme": scheme}, {},
+                        {"outer_warmup": 1.0, "outer_warmup_scheme": scheme}))  # fmt: skip
+    averaged[-1] = averaged[-1]._replace(memory_norm=0.0)  # which ends with the warm-up
+    assert all_warm == averaged
+    warm = [point for point in averaged if point.epoch < 1]
+    assert warm and half[: len(warm)] == warm
+    assert none[-1].bits < half[-1].bits < averaged[-1].bits
+    if comm.size > 1:
+        assert len({series[-1].test_loss for series in (averaged, none, half)}) == 3
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"outer_warmup": -1.0}, r"outer_warmup must be at least 0 and finite, got -1\.0"),
+    ({"outer_warmup_scheme": "localsgd"}, "outer_warmup_scheme must have the same mean on all ranks, got localsgd"),
+    ({"outer_warmup_scheme": "dgc"}, "of dgc.* has the momentum itself"),
+])  # fmt: skip
+def test_a_warm_up_that_cannot_be(comm, changes, text):
+    with pytest.raises(InvalidArgument, match=text):
+        train_outer(comm, **changes)
 
 
 def test_settings_know_all_optimizers_that_communicate():

@@ -1,5 +1,6 @@
 """DiLoCo against the equations written out in NumPy, exact resume, and what is refused on every rank."""
 
+import copy
 import io
 
 import numpy as np
@@ -307,6 +308,28 @@ def test_an_inner_optimizer_that_averages_gradients_within_a_node(comm, world, s
     assert len(set(world.allgather(bits(model)))) == 1
     diloco.close()
     inner.close()
+
+
+def test_averaged_gradients_at_first(comm, seed):
+    """The inner optimizer goes on by its own gradients, with its moments, where the averaging one is closed."""
+    model, twin = made(seed), made(seed)
+    inner, moments = adamw(model), adamw(twin)
+    warm = DistributedOptimizer(inner, model.named_parameters(), comm)
+    for step in range(4):
+        inner_step(model, warm, batch(seed, step, comm.rank))
+    warm.close()
+    assert len(set(comm.allgather(bits(model)))) == 1
+    twin.load_state_dict(model.state_dict())
+    moments.load_state_dict(copy.deepcopy(inner.state_dict()))  # shared otherwise
+    diloco = DiLoCo(model, inner, comm, every=3)
+    for step in (4, 5):
+        for one, optimizer in ((model, inner), (twin, moments)):
+            inner_step(one, optimizer, batch(seed, step, comm.rank))
+        diloco.step()
+    assert bits(model) == bits(twin)
+    diloco.synchronize()
+    assert len(set(comm.allgather(bits(model)))) == 1 and bits(model) != bits(twin)
+    diloco.close()
 
 
 def test_the_sparse_scheme_sends_what_it_says(comm, seed):
