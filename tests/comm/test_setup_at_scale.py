@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import numpy as np
 import setup_calls
 from mpi4py import MPI
 from setup_calls import Counted
@@ -12,7 +13,7 @@ import mpicomp
 from mpicomp.schemes.workers import Workers
 
 FEW, MANY = 8, 65_536
-SLACK = 4096  # bytes: longer numbers and log2(ranks) neighbours; Python 3.13 takes 2200
+SLACK = 2048  # bytes: numbers of other lengths
 
 
 class Passing(Counted):
@@ -80,9 +81,10 @@ def set_up(monkeypatch, ranks):
 
 def test_a_set_up_takes_no_more_memory_on_65536_ranks_than_on_8(monkeypatch):
     set_up(monkeypatch, FEW)  # imports, caches
-    few, many = set_up(monkeypatch, FEW), set_up(monkeypatch, MANY)
+    # The least of three: caches grow at any time, too.
+    few, many = (np.min([set_up(monkeypatch, ranks) for _ in range(3)], axis=0) for ranks in (FEW, MANY))
     print(f"kept and most at once: {few} bytes on {FEW} ranks, {many} on {MANY}")
-    assert max(b - a for a, b in zip(few, many, strict=True)) < SLACK
+    assert max(many - few) < SLACK
 
 
 def test_workers_of_many_ranks_take_no_list():
