@@ -115,7 +115,8 @@ class EveryStep(OneModel):
 class OuterSteps:
     """Each rank steps by its own gradients, and DiLoCo averages how far the ranks went; see ``mpicomp.optim``.
 
-    The steps of the warm-up are those of ``EveryStep``.
+    The steps of the warm-up are those of ``EveryStep``. DiLoCo is made before it, which refuses wrong settings, and
+    anew behind it, from the parameters as they are then.
     """
 
     common = False
@@ -131,7 +132,7 @@ class OuterSteps:
         self._diloco = self._begin()
 
     def _begin(self) -> DiLoCo:
-        """Outer steps from the parameters as they are (collective)."""
+        """Outer steps from now on (collective)."""
         settings = self._settings
         return DiLoCo(self._parameters, self._comm, settings.every, settings.scheme, fragments=settings.fragments,
                       delay=settings.delay, outer_lr=settings.outer_lr, outer_momentum=settings.outer_momentum,
