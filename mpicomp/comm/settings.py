@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..allreduce import ALGORITHMS
-from ..allreduce.table import Row, Table, built_in, load
+from ..allreduce.table import Row, Table, load
 from ..errors import InvalidArgument
 from ..ops import ops_for, threads
 from .job import GPU_VARIABLE, gpu_path
@@ -79,7 +79,7 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: s
         raise InvalidArgument(f"{REPRODUCIBLE_VARIABLE} must be 0 or 1, got {texts[REPRODUCIBLE_VARIABLE]!r}: "
                               "set or unset it")  # fmt: skip
     settings = Settings(
-        table=built_in() if content is None else load(content, texts[VARIABLE], list(ALGORITHMS)),
+        table=Table(()) if content is None else load(content, texts[VARIABLE], list(ALGORITHMS)),
         node_limit=0 if texts[NODE_VARIABLE] is None else number(texts, NODE_VARIABLE, "ranks"),
         algorithm=texts[ALGORITHM_VARIABLE],
         check=texts[CHECK_VARIABLE],
