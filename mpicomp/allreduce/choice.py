@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..ops.node_shared import has_kernel
 from . import LOSSY, ON_DEVICES, ON_HOSTS, VERBS
 from .interfaces import Link, Operand
+from .table import BY_NETWORK
+
+NATIVE_BYTES_PER_NODE = 256 << 10  # up to which MPI's own schedule is used between nodes on a fast network
 
 
 def schedule(target: Operand, op: str, algorithm: str, link: Link) -> str:
@@ -49,7 +52,21 @@ def automatic(target: Operand, link: Link) -> str:
     if target.array.dtype.kind in "iu" and target.array.itemsize < 4:
         return "native"  # the effect of overflow is MPI's choice, and must not depend on the length
     chosen = link.rows["gpu" if on_device else "cpu"].pick(target.array.nbytes)
+    if chosen == BY_NETWORK:
+        chosen = between_nodes(link)
+        if chosen == "halving_doubling" and target.array.nbytes <= NATIVE_BYTES_PER_NODE * link.size:
+            return "native"
     return "ring" if direct and chosen in ON_HOSTS else chosen
+
+
+def between_nodes(link: Link) -> str:
+    """Return the schedule for a long vector between ranks on different nodes; the first use is collective.
+
+    Halving-doubling waits in 2 log2(p) steps, the ring in 2 (p - 1), which a fast network shows. It sends more unless p
+    is a power of two. On a slow network the ring is as fast or faster (docs/benchmarks.md).
+    """
+    slow = link.nodes > 1 and link.slow
+    return "ring" if slow or link.size & (link.size - 1) else "halving_doubling"
 
 
 def shares_memory(target: Operand, op: str, link: Link) -> bool:

@@ -1,4 +1,4 @@
-"""All-reduce among the ranks of a node through memory they share; between nodes every rank runs a ring on its slice.
+"""All-reduce among the ranks of a node through memory they share; between nodes every rank exchanges its slice.
 
 Schedule      The vector is cut into one slice per rank of the node, every slice into blocks; piece k is block k of all
               slices. For each piece a rank copies its contribution into its slot of the shared memory, then adds its
@@ -8,14 +8,15 @@ Schedule      The vector is cut into one slice per rank of the node, every slice
               Vectors made by ``Comm.empty`` are in shared memory already: they are added in place, and the result
               is written directly to its destination.
               On several nodes this is cut in two, reduce-scatter and all-gather, and between them every rank runs a
-              ring with the ranks of the other nodes that have the same slice: all of them use the network at once.
+              ring, or halving-doubling (see `choice.between_nodes`), with the ranks of the other nodes that have the
+              same slice: all of them use the network at once.
               If nodes have unequal numbers of ranks, there are as many slices as the smallest has ranks. On larger
               nodes, the ranks without a slice only contribute their vector and read the result.
-              Half precision is exchanged by `direct` in the place of the ring, which adds in float32.
+              Half precision is exchanged by `direct`, which adds in float32.
               Parts of the vector follow each other, so that the memory of one works while another is on the wire.
 Cost          On a node 2 copies and one addition of n bytes per rank, of which main memory sees 2 n (read once, written
-              once), and no message. Between m nodes with q slices 2(m-1) steps, 2(m-1)/(m q) n bytes sent by
-              a rank that has a slice.
+              once), and no message. Between m nodes with q slices the steps of the ring, or of halving-
+              doubling; 2(m-1)/(m q) n bytes sent by a rank that has a slice.
 Restrictions  host memory, through which device arrays are staged; logical and bitwise operations of integers only.
               Half precision is added in float32 and rounded once per node, and once between nodes. On one node the
               sum is taken in rank order.
@@ -31,7 +32,8 @@ from collections.abc import Iterator
 
 from .._util.partition import pieces
 from ..types import Array, dtype_name
-from . import direct, ring
+from . import get
+from .choice import between_nodes
 from .interfaces import Arithmetic, Link, NodeMemory, Scratch
 
 STREAM_BYTES = 8 << 20  # a rank's vector from which results are written past the caches
@@ -50,7 +52,8 @@ def allreduce(
     length = max(1, PART_BYTES // work.itemsize)
     bounds = list(pieces(0, work.size, length))
     local = InMemory(link.node, source, work, op, kind or dtype_name(work.dtype), bounds, stream)
-    across, between, half = link.across, direct if kind else ring, {"kind": kind} if kind else {}
+    across, half = link.across, {"kind": kind} if kind else {}
+    between = get("direct" if kind or across is None else between_nodes(across))
     local.reduce(0)
     for part in range(len(bounds)):
         mine = work[slice(*bounds[part])]
@@ -59,7 +62,7 @@ def allreduce(
             deque(local.neighbours(part), maxlen=0)
             continue
         with across.meanwhile(local.neighbours(part)):
-            between.allreduce(across, mine, op, ops, scratch, factor, **half)
+            between(across, mine, op, ops, scratch, factor, **half)
     local.distribute(len(bounds) - 1)
 
 

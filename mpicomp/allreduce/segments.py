@@ -23,7 +23,6 @@ from .interfaces import Link
 EAGER_BYTES = 60_000  # sent without an answer over TCP: Open MPI's limit is 64 KiB with the header
 EAGER_WINDOW = 16  # such segments in flight in each direction
 SLOW = 0.16e9  # bytes per second, below which answers cost more than the many short messages
-LEAST_BYTES = 128 << 10  # shorter messages to one rank are not cut
 PROBE_BYTES, PROBES, PROBE_S = 1 << 20, 16, 0.1  # at most so many probes, none after so many seconds of them
 
 Started = TypeVar("Started")
@@ -35,7 +34,7 @@ def segments(link: Link, work: Array, message: int, usual: tuple[int, int]) -> t
     Collective; the same on all ranks. It is ``usual`` on one node, on a fast network, for short messages and for
     device memory.
     """
-    if message < LEAST_BYTES or link.nodes == 1 or device_of(work) is not None:
+    if message <= EAGER_BYTES or link.nodes == 1 or device_of(work) is not None:
         return usual
     return on_network(link.slow, usual)
 

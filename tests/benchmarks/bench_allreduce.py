@@ -5,6 +5,7 @@
 node     4 and 8 ranks of one node, 1 to 256 MiB, under Open MPI and MPICH: private arrays and those of ``Comm.empty``
 small    4 B to 16 KiB, 2 and 4 ranks: what ``Comm.Allreduce`` costs over mpi4py's own call
 hosts    four hosts of 1 Gbit/s (needs root and iproute2), 1 and 2 ranks a host, 4 to 256 MiB
+schedules over 2, 3 and 4 hosts of 1 and 10 Gbit/s, 128 KiB to 48 MiB: what `auto` may take there
 segments 64 MiB over the hosts, with segments of other lengths and numbers, and parts of other lengths, in turn
 step     a step of a dense Reducer, out of place and in place, beside the all-reduces in it; step-hosts: over the hosts
 buckets  steps of scheme `half` in buckets of 4 to 32 MiB that are in flight at once, beside one in one piece;
@@ -124,6 +125,24 @@ def hosts_row(ranks_a_host, one):
     return {**row, "native / auto": verdict(seconds["native"] / seconds["auto"], 1.3)}
 
 
+def schedules(quick):
+    """Every schedule that `auto` may take between hosts, and the time of `auto` over that of the fastest."""
+    lengths = [kib << 8 for kib in ((1024,) if quick else (128, 1024, 12288, 49152))]
+    settings = {"lengths": lengths, "names": ["ring", "direct", "halving_doubling", "auto"]}
+    rows, raw = [], {}
+    for count in (2,) if quick else (2, 3, 4):
+        for rate, seconds in (("10gbit", 6), ("1gbit", 12))[: 1 if quick else None]:
+            with Hosts(count, rate) as cluster:
+                command = ["python", MEASURE, "sweep", json.dumps({**settings, "seconds": 0 if quick else seconds})]
+                raw[f"{count} {rate}"] = measured = answer(cluster.run(1, command, time_limit=500))
+            for one in measured:
+                taken = {name: one["seconds"][name] for name in ("native", *settings["names"])}
+                rows.append({"hosts": count, "rate": rate, "KiB": one["n"] >> 8,
+                             **{f"{name} ms": f"{1e3 * value:.2f}" for name, value in taken.items()},
+                             "auto / fastest": f"{taken['auto'] / min(taken.values()):.2f}"})  # fmt: skip
+    return "one rank a host, float32", rows, raw
+
+
 def step(quick):
     """A dense step against the all-reduce in it, on one node."""
     raw = {f"{ranks} ranks, {mpi}, {settings['n'] * 4 // MIB} MiB": on_node(mpi, ranks, settings, task="plain_steps")
@@ -216,8 +235,8 @@ def segments(quick):
     return f"4 hosts, 1 Gbit/s, {4 * n // MIB} MiB float32", rows, raw
 
 
-FIGURES = {"node": node, "small": small, "hosts": hosts, "step": step, "step-hosts": step_hosts, "buckets": buckets,
-           "buckets-hosts": buckets_hosts, "segments": segments}  # fmt: skip
+FIGURES = {"node": node, "small": small, "hosts": hosts, "schedules": schedules, "step": step, "step-hosts": step_hosts,
+           "buckets": buckets, "buckets-hosts": buckets_hosts, "segments": segments}  # fmt: skip
 
 
 if __name__ == "__main__":

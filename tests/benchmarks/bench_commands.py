@@ -21,7 +21,7 @@ ANYWHERE = {
 }  # fmt: skip
 ON_HOSTS = {
     "figures.py": ["ring-hosts", "scalecom-hosts"],
-    "bench_allreduce.py": ["hosts", "step-hosts", "buckets-hosts", "segments"],
+    "bench_allreduce.py": ["hosts", "schedules", "step-hosts", "buckets-hosts", "segments"],
     "bench_torch.py": ["hosts", "fsdp"], "bench_diloco.py": ["speed"], "bench_training.py": ["steps"],
     # Other rates run the same code, more slowly.
     "bench_cluster.py": ["steps-10gbit", "levels-1gbit", "change", "accuracy-1gbit"],

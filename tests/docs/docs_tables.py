@@ -51,6 +51,10 @@ ROWS = {
     "allreduce-hosts": ("cpu-2-cores", "allreduce-hosts", {
         "ranks a host": "ranks per host", "MiB": "MiB", "native ms": "MPI_Allreduce, ms", "ring ms": "`ring`, ms",
         "auto ms": "`auto`, ms", **LIMIT, "native / auto": "MPI_Allreduce / `auto`"}),
+    "schedules": ("allreduce-2-cores", "allreduce-schedules", {
+        "hosts": "hosts", "rate": "rate", "KiB": "KiB", "native ms": "MPI_Allreduce, ms", "ring ms": "`ring`, ms",
+        "direct ms": "`direct`, ms", "halving_doubling ms": "`halving_doubling`, ms", "auto ms": "`auto`, ms",
+        "auto / fastest": "`auto` / fastest"}),
     "small": ("allreduce-2-cores", "allreduce-small", {
         "ranks": "ranks", "under": "MPI", "bytes": "bytes", "native us": "mpi4py, us", "auto us": "`auto`, us",
         "added us": "added, us"}),

@@ -10,6 +10,7 @@ import lzma
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import sets
 from kept import written
 
 from mpicomp.allreduce import ALGORITHMS
-from mpicomp.allreduce.table import built_in, dump, load
+from mpicomp.allreduce.table import BY_NETWORK, WITHOUT_LIMIT, Row, Table, dump, load
 from mpicomp.apps import data, idx, matfile, read_matlab
 from mpicomp.bench import documents, hdf5
 from mpicomp.bench.compare import Baseline
@@ -125,9 +126,10 @@ def tuning(folder: Path, rng: np.random.Generator) -> tuple[bytes, Read]:
             raise MpicompError("no text") from error
         table = load(text, "table.json", list(ALGORITHMS))
         for layout in ((1, 1), (4, 1), (2, 3), (1, 8)):
-            assert table.row(*layout, "cpu").pick(int(rng.integers(0, 2**40))) in ALGORITHMS
+            assert table.row(*layout, "cpu").pick(int(rng.integers(0, 2**40))) in (*ALGORITHMS, BY_NETWORK)
 
-    return json.dumps(dump(built_in())).encode(), read
+    row = Row(4, 1, "cpu", ((1000, "native"), (WITHOUT_LIMIT, "ring")), {"when": "now"})
+    return json.dumps(dump(Table((row, replace(row, nodes=3), replace(row, device="gpu"))))).encode(), read
 
 
 CONFIG = b"""[bench]

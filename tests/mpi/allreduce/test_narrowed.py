@@ -92,7 +92,6 @@ def test_whole_numbers_on_all_nodes_and_in_place(own, kind, algorithm, seed):
 @kinds
 def test_slow_networks_have_short_segments(scattered, kind, seed, monkeypatch):
     monkeypatch.setattr(segments, "EAGER_BYTES", 500)
-    monkeypatch.setattr(segments, "LEAST_BYTES", 1000)
     x = np.random.default_rng([seed, scattered.rank]).standard_normal(N, np.float32)
     for rate in (1e7, 1e12):
         scattered._engine.link._bandwidth = rate

@@ -59,7 +59,7 @@ def test_measuring_the_network_is_not_counted(scattered):
 
 def test_short_messages_and_one_node_need_no_measuring(scattered, world, monkeypatch):
     monkeypatch.setattr(segments, "bandwidth", None)
-    assert chosen(scattered, message=segments.LEAST_BYTES - 1) == USUAL
+    assert chosen(scattered, message=segments.EAGER_BYTES) == USUAL
     monkeypatch.delenv("MPICOMP_RANKS_PER_NODE")
     near = Comm(world)
     if near.layout[1] == 1:
@@ -71,7 +71,6 @@ def test_short_messages_and_one_node_need_no_measuring(scattered, world, monkeyp
 def test_the_bits_do_not_depend_on_it(scattered, algorithm, monkeypatch):
     module = {"ring": ring, "halving_doubling": halving_doubling, "direct": direct}[algorithm]
     monkeypatch.setattr(segments, "EAGER_BYTES", 1000)
-    monkeypatch.setattr(segments, "LEAST_BYTES", 2000)
     monkeypatch.setattr(module, "SEGMENT_BYTES", 7000)
     for n in (4099, 100_003):
         x = np.random.default_rng([scattered.rank, n]).standard_normal(n, np.float32)
@@ -91,7 +90,7 @@ def test_finished_segments_of_direct_go_out_while_pieces_come_in(scattered, monk
     counts, displs = partition(x.size, link.size)
     own = x.ctypes.data + displs[link.rank] * x.itemsize
     monkeypatch.setattr(direct, "SEGMENT_BYTES", 7000)
-    monkeypatch.setattr(segments, "LEAST_BYTES", x.nbytes)
+    monkeypatch.setattr(segments, "EAGER_BYTES", x.nbytes)  # so that the network is not measured
     monkeypatch.setattr(link, "isend", lambda array, dest: sent.append(array.ctypes.data) or isend(array, dest))
     scattered.Allreduce(MPI.IN_PLACE, x, MPI.SUM, "direct")
     finished = [own <= address < own + counts[link.rank] * x.itemsize for address in sent]
@@ -105,7 +104,6 @@ def test_blocks_of_a_gather_travel_in_segments(scattered, kind, window, monkeypa
     """Whatever the lengths, each rank sends all blocks but its right neighbour's, and nothing of no length."""
     monkeypatch.setattr(segments, "EAGER_BYTES", 1000)
     monkeypatch.setattr(segments, "EAGER_WINDOW", window)
-    monkeypatch.setattr(segments, "LEAST_BYTES", 2000)
     monkeypatch.setattr(allgather, "BRUCK_BYTES", 0)
     rank, size = scattered.rank, scattered.size
     counts = {"equal": [5000] * size, "rising": [1000 * at + 999 for at in range(size)],
@@ -119,5 +117,5 @@ def test_blocks_of_a_gather_travel_in_segments(scattered, kind, window, monkeypa
         np.testing.assert_array_equal(got, np.concatenate(blocks))
         leaving = [n for at, n in enumerate(counts) if at != (rank + 1) % size] if size > 1 else []
         assert used.bytes_sent == sum(leaving)
-        cut = slow and max(counts) >= 2000
+        cut = slow and max(counts) > 1000
         assert used.messages == sum(-(-n // 1000) if cut else min(n, 1) for n in leaving)
