@@ -164,8 +164,8 @@ class LoopRun:
         fixed = (*fixed, *OUTER_SETTINGS) if settings.outer is not None else (*fixed, "outer")
         self.fixed = {"app": task.name, **task.fixed, **{name: getattr(settings, name) for name in fixed},
                       "lr": settings.rate}
-        if settings.adaptive and not settings.rate_factor:
-            warn(settings.scheme, Scheme.parse(settings.scheme).adam_warning_texts(), comm.rank)
+        if (scheme := settings.scheme_under_adam) and not settings.rate_factor:
+            warn(scheme, Scheme.parse(scheme).adam_warning_texts(), comm.rank)
 
     def step(self) -> None:
         """compute -> compensate, compress, exchange, update (in the reducer) -> descend."""

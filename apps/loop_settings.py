@@ -84,8 +84,18 @@ class LoopSettings:
 
     @property
     def adaptive(self) -> bool:
-        """True if averaged gradients go to an optimizer that divides by the root of a second moment."""
-        return self.outer is None and written(self.optimizer or "sgd")[0] in ADAPTIVE
+        """True if averaged gradients go, in all steps, to an optimizer that divides by the root of a second moment."""
+        return self.outer is None and self._divides
+
+    @property
+    def scheme_under_adam(self) -> str | None:
+        """The scheme of gradients that go to such an optimizer, in all steps or those of a warm-up; None without."""
+        averaging = self.scheme if self.outer is None else self.outer_warmup_scheme if self.outer_warmup else None
+        return averaging if self._divides else None
+
+    @property
+    def _divides(self) -> bool:
+        return written(self.optimizer or "sgd")[0] in ADAPTIVE
 
     def resolved(self, workers: int, steps_per_epoch: int) -> LoopSettings:
         """The same with workers, optimizer and the density's warm-up written out."""

@@ -20,6 +20,16 @@ def test_the_rate_factor_is_for_adam(optimizer):
         LoopSettings(optimizer=optimizer, rate_factor=True).check(ranks=1, rows=1000)
 
 
+@pytest.mark.parametrize(("given", "scheme"), [
+    ({"optimizer": "adam"}, "topk"), ({"optimizer": "sgd"}, None), ({}, None),
+    ({"optimizer": "adam", "outer": "diloco"}, None),
+    ({"optimizer": "adam", "outer": "diloco", "outer_warmup": 2.0, "outer_warmup_scheme": "scalecom"}, "scalecom"),
+    ({"optimizer": "sgd", "outer": "diloco", "outer_warmup": 2.0, "outer_warmup_scheme": "scalecom"}, None),
+])  # fmt: skip
+def test_the_scheme_that_is_judged_under_adam(given, scheme):
+    assert LoopSettings("topk", **given).scheme_under_adam == scheme
+
+
 @pytest.mark.parametrize("name", loop_settings.COMMUNICATING)
 @pytest.mark.parametrize("given", [{"outer": "diloco"}, {"compress_warmup": 1.0}])
 def test_optimizers_that_average_by_themselves_take_no_other_averaging(name, given):
