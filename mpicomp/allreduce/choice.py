@@ -63,7 +63,7 @@ def between_nodes(link: Link) -> str:
     """Return the schedule for a long vector between ranks on different nodes; the first use is collective.
 
     Halving-doubling waits in 2 log2(p) steps, the ring in 2 (p - 1), which a fast network shows. It sends more unless p
-    is a power of two. On a slow network the ring is as fast or faster (docs/benchmarks.md).
+    is a power of two. On a slow network the ring is as fast or faster (docs/development/measurements.md).
     """
     slow = link.nodes > 1 and link.slow
     return "ring" if slow or link.size & (link.size - 1) else "halving_doubling"

@@ -49,15 +49,16 @@ def machine(per_node=1):
     return Machine(Wire(LATENCY, BANDWIDTH, 1e-6), WITHIN, per_node, {"copy": 1e-9, "step": 1e-5})
 
 
-@pytest.mark.parametrize("what, per_node, late, off", [
-    ("ring", 1, 1e-3, 1e-3), ("topk-global:density=0.01", 1, 1e-3, 0.02),
-    # Messages of two steps that meet share a link in SimGrid, in ours they queue. A vector goes whole by powersgd.
-    ("halving_doubling", 1, 0, 0.12), ("powersgd", 1, 0, 0.12),
-    ("scalecom:chunk=112", 1, 1e-3, 0.05), ("ring", 2, 1e-3, 0.05),
+@pytest.mark.parametrize("what, nodes, per_node, late, off", [
+    ("ring", (2, 4, 8), 1, 1e-3, 1e-3), ("topk-global:density=0.01", (2, 4, 8), 1, 1e-3, 0.02),
+    ("powersgd", (3, 5, 7), 1, 1e-3, 1e-3),  # of a vector: whole, by the ring
+    # Messages of two steps that meet share a link in SimGrid, in ours they queue.
+    ("halving_doubling", (2, 4, 8), 1, 0, 0.12), ("powersgd", (2, 4, 8), 1, 0, 0.12),
+    ("scalecom:chunk=112", (2, 4, 8), 1, 1e-3, 0.05), ("ring", (2, 4, 8), 2, 1e-3, 0.05),
 ])  # fmt: skip
-def test_alone_on_their_links_messages_arrive_when_our_own_model_says(tmp_path, what, per_node, late, off):
+def test_alone_on_their_links_messages_arrive_when_our_own_model_says(tmp_path, what, nodes, per_node, late, off):
     """Play ranks that begin up to ``late`` seconds after each other."""
-    size = random.choice([2, 4, 8]) * per_node
+    size = random.choice(nodes) * per_node
     program = program_of(what, named(str(random.randint(100_000, 1_000_000))), Place(0, size, per_node))
     start = np.random.default_rng().uniform(0, late, size)
     own, theirs = (play(program, machine(per_node), start) for play in (replay, Platform(platform(tmp_path))))

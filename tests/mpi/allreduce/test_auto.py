@@ -50,7 +50,7 @@ def test_a_table_decides(world, shared_tmp, monkeypatch):
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_between_nodes_the_network_decides(world, monkeypatch, slow):
-    """Of powers of two of nodes, on a fast network."""
+    """A power of two of nodes takes halving-doubling on a fast network."""
     monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "1")
     own = Comm(world)
     own.recorder = Recorder()
