@@ -17,7 +17,6 @@ SPIN_NS = 100_000
 NAP, LONGEST_NAP = 1e-4, 1e-3  # seconds
 LENGTHEN, SHORTEN = 2.0, 0.8  # factors of a nap: the message was not there after it, or before it
 SEARCH_S = 1.0  # between searches for new sockets
-FD_SETSIZE = 1024  # `select` takes smaller file descriptors
 
 
 class Naps:
@@ -29,29 +28,25 @@ class Naps:
         Called between tests.
     shortest, longest : float
         Limits of a nap in seconds.
+
+    Attributes
+    ----------
+    wakes_early : bool
+        True after ``wake_early``, unless the process has too many files open for that.
     """
 
     def __init__(self, listen: Callable[[], object], shortest: float = NAP, longest: float = LONGEST_NAP) -> None:
         self._listen, self._shortest, self._longest = listen, shortest, longest
-        self._sleep: Callable[[float], bool | None] = time.sleep  # True: it has ended early
-        self._asked = False  # to wake early
-        self._told: bool | None = None  # the latest message that a nap waited for was news on a socket
+        self._sleep: Callable[[float], object] = time.sleep
+        self._asked = self.wakes_early = False
         self.begin()
 
-    @property
-    def wakes_early(self) -> bool:
-        """True after ``wake_early``, unless the process has too many files open for that."""
-        return self._sleep is not time.sleep
-
     def wake_early(self) -> None:
-        """From now on, end naps when a socket has news: for messages that take several tests to arrive."""
-        if self._asked:
-            return
-        self._asked = True
-        with suppress(OSError):  # no file descriptor is left: naps last
-            sockets = Sockets()
-            if sockets.number < FD_SETSIZE:
-                self._sleep = sockets.nap
+        """From now on, nap until a socket has news: for messages that take several tests to arrive."""
+        if not self._asked:
+            self._asked = True
+            with suppress(OSError):  # no file descriptor is left: naps last
+                self._sleep, self.wakes_early = Sockets().nap, True
 
     def begin(self) -> None:
         """Forget earlier messages: the next one may come soon."""
@@ -62,18 +57,17 @@ class Naps:
         if request.Test():
             self._nap = max(self._nap * SHORTEN, self._shortest)
             return
-        if self._nap == self._shortest and not self._told:
+        if self._nap == self._shortest and not self.wakes_early:
             end = time.monotonic_ns() + SPIN_NS
             while time.monotonic_ns() < end:
                 self._listen()
                 if request.Test():
                     return
         while True:
-            news = self._sleep(self._longest if self._told else self._nap)
+            self._listen()  # which moves messages, too
+            self._sleep(self._nap)
             if request.Test():
-                self._told = news
                 return
-            self._listen()
             self._nap = min(self._nap * LENGTHEN, self._longest)
 
 
@@ -82,24 +76,16 @@ class Sockets:
 
     MPI moves a long message over TCP from and to the kernel's buffers only while it is called. It does not tell which
     sockets are its own; others only end some naps for nothing.
-
-    Attributes
-    ----------
-    number : int
-        The file descriptor that naps need.
     """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self.number = self._epoll.fileno()
         self._search()
 
     def nap(self, seconds: float) -> bool:
-        """Sleep until there is news, at most for some time; True if there is."""
-        news = bool(select.select([self.number], [], [], seconds)[0])
-        if news:
-            self._epoll.poll(0)  # takes it: `select` waits for the next
-        elif time.monotonic() >= self._next_search:
+        """Sleep until there is news, at most for some time, rounded up to milliseconds; True if there is."""
+        news = bool(self._epoll.poll(seconds))
+        if not news and time.monotonic() >= self._next_search:
             self._search()
         return news
 
