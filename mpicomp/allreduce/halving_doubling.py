@@ -2,9 +2,10 @@
 
 Schedule      Fold: with pof2 the largest power of two not above p and rem = p - pof2, the even ranks below 2 rem send
               their vector to their odd neighbour and pause. The pof2 ranks left get a newrank. Halving: with mask
-              pof2/2, ..., 1 partners newrank ^ mask swap halves of what they still hold and add the half they keep.
-              Doubling: with mask 1, ..., pof2/2 they swap back the finished parts. Unfold: the odd neighbours hand
-              the result back. Each swap goes in segments, so that adding one overlaps the transfer of the next.
+              pof2/2, ..., 2 partners newrank ^ mask swap halves of what they still hold and add the half they keep,
+              in segments, so that adding one overlaps the transfer of the next. With mask 1 partners halve and
+              double in one stream, a ring of two: a segment goes back as soon as it is added. Doubling: with mask 2,
+              ..., pof2/2 they swap back the finished parts. Unfold: the odd neighbours hand the result back.
 Cost          2 log2(pof2) steps (+2 when folded); 2(pof2-1)/pof2 n bytes sent (+n when folded).
 Restrictions  None; scratch of as many segments as are in flight. Good for medium vectors and many ranks.
 Reference     Rabenseifner, "Optimization of collective reduction operations", 2004;
@@ -17,10 +18,11 @@ from .._util.partition import chunk_count, offset
 from ..types import Array
 from . import Combine, combiner
 from .interfaces import Arithmetic, Link, Scratch
+from .ring import Place, around
 from .segments import segments
 
-SEGMENT_BYTES = 1 << 20
-WINDOW = 4  # segments in flight in each direction
+SEGMENT_BYTES = 3 << 19
+WINDOW = 2  # segments in flight in each direction
 
 
 def allreduce(
@@ -31,78 +33,74 @@ def allreduce(
     if size == 1 or work.size == 0:
         return
     combine = combiner(ops, op)
-    swap = Swap(link, scratch, *segments(link, work, work.nbytes // 2, (SEGMENT_BYTES, WINDOW)))
+    sums = Swap(link, scratch, segments(link, work, work.nbytes // 2, (SEGMENT_BYTES, WINDOW)))
+    copies = Swap(link, scratch, segments(link, work, work.nbytes // 2, (work.nbytes, 1)))  # nothing to overlap
     pof2 = 1 << (size.bit_length() - 1)
     rem = size - pof2
     nothing = work[:0]
 
     folded = rank < 2 * rem
     if folded and rank % 2 == 0:
-        swap(rank + 1, work if source is None else source, nothing)
-        swap(rank + 1, nothing, work)
+        sums(rank + 1, work if source is None else source, nothing)
+        copies(rank + 1, nothing, work)
         return
     if folded:
-        swap(rank - 1, nothing, work, combine, source)
+        sums(rank - 1, nothing, work, combine, source)
         source = None
 
     newrank = rank // 2 if folded else rank - rem
-    halve_and_double(swap, work, source, newrank, pof2, rem, (combine, combiner(ops, op, factor)))
+    halve_and_double((sums, copies), work, source, newrank, pof2, rem, (combine, combiner(ops, op, factor)))
 
     if folded:
-        swap(rank - 1, work, nothing)
+        copies(rank - 1, work, nothing)
 
 
-def halve_and_double(swap: Swap, work: Array, source: Array | None, newrank: int, pof2: int, rem: int,
+def halve_and_double(swaps: tuple[Swap, Swap], work: Array, source: Array | None, newrank: int, pof2: int, rem: int,
                      combines: tuple[Combine, Combine]) -> None:
     """Reduce among the ``pof2`` ranks that are left after folding.
 
-    The first halving reads ``source`` (None: ``work``). The elements of the last one are final: it uses the second of
-    ``combines``.
+    The first halving reads ``source`` (None: ``work``). The second of ``combines`` makes final values.
     """
-    kept = [(0, pof2)]  # blocks this rank still holds, before each halving
-    mask = pof2 >> 1
-    while mask:
-        low, high = kept[-1]
-        middle = (low + high) // 2
-        halves = [(low, middle), (middle, high)]
-        mine, theirs = halves if not newrank & mask else halves[::-1]
-        peer = real_rank(newrank ^ mask, rem)
-        given = work if source is None else source
+    sums, copies = swaps
+    held = range(pof2)  # blocks that this rank still holds
+    swapped = []
+    while len(held) > 2:
+        half = len(held) // 2
+        mine, theirs = (held[:half], held[half:]) if not newrank & half else (held[half:], held[:half])
+        peer = real_rank(newrank ^ half, rem)
         own = None if source is None else part(source, pof2, mine)
-        swap(peer, part(given, pof2, theirs), part(work, pof2, mine), combines[mask == 1], own)
-        source = None
-        kept.append(mine)
-        mask >>= 1
+        sums(peer, part(work if source is None else source, pof2, theirs), part(work, pof2, mine), combines[0], own)
+        source, held = None, mine
+        swapped.append((peer, mine, theirs))
 
-    while len(kept) > 1:
-        low, high = kept.pop()
-        whole_low, whole_high = kept[-1]
-        mask = high - low
-        theirs = (high, whole_high) if low == whole_low else (whole_low, low)
-        peer = real_rank(newrank ^ mask, rem)
-        swap(peer, part(work, pof2, (low, high)), part(work, pof2, theirs))
+    peer = real_rank(newrank ^ 1, rem)
+    own = None if source is None else part(source, pof2, held)
+    around(sums.link, Place(newrank & 1, 2, peer, peer), part(work, pof2, held), own, combines, sums.scratch, sums.cut)
+
+    for peer, mine, theirs in reversed(swapped):
+        copies(peer, part(work, pof2, mine), part(work, pof2, theirs))
 
 
 def real_rank(newrank: int, rem: int) -> int:
     return newrank * 2 + 1 if newrank < rem else newrank + rem
 
 
-def part(work: Array, pof2: int, blocks: tuple[int, int]) -> Array:
-    """Return the neighbouring ``blocks``, from begin to end, of the ``pof2`` blocks of ``work``."""
-    return work[offset(work.size, pof2, blocks[0]) : offset(work.size, pof2, blocks[1])]
+def part(work: Array, pof2: int, blocks: range) -> Array:
+    """Return the neighbouring ``blocks`` of the ``pof2`` blocks of ``work``."""
+    return work[offset(work.size, pof2, blocks.start) : offset(work.size, pof2, blocks.stop)]
 
 
 class Swap:
     """``swap(peer, outgoing, incoming)``: send while receiving, in segments of which ``window`` are in flight."""
 
-    def __init__(self, link: Link, scratch: Scratch, nbytes: int, window: int) -> None:
-        self.link, self.scratch, self.nbytes, self.window = link, scratch, nbytes, window
+    def __init__(self, link: Link, scratch: Scratch, cut: tuple[int, int]) -> None:
+        self.link, self.scratch, self.cut = link, scratch, cut
 
     def __call__(self, peer: int, outgoing: Array, incoming: Array, combine: Combine | None = None,
                  own: Array | None = None) -> None:
         """Receive into ``incoming``; with ``combine``, combine with its content, or with ``own`` if that is given."""
-        link, window = self.link, self.window
-        length = max(1, self.nbytes // incoming.itemsize)
+        link, (nbytes, window) = self.link, self.cut
+        length = max(1, nbytes // incoming.itemsize)
         n_out, n_in = chunk_count(outgoing.size, length), chunk_count(incoming.size, length)
         slots = self.scratch(min(window * length, incoming.size)) if combine and own is None else None
 

@@ -14,9 +14,11 @@ Reference     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .._util.partition import chunk_count, partition
 from ..types import Array
-from . import combiner
+from . import Combine, combiner
 from .interfaces import Arithmetic, Link, Scratch
 from .segments import segments
 
@@ -31,17 +33,35 @@ def allreduce(
     rank, size = link.rank, link.size
     if size == 1 or work.size == 0:
         return
-    combine, combine_last = combiner(ops, op), combiner(ops, op, factor)
-    left, right = (rank - 1) % size, (rank + 1) % size
+    place = Place(rank, size, (rank - 1) % size, (rank + 1) % size)
+    cut = segments(link, work, partition(work.size, size)[0][0] * work.itemsize, (SEGMENT_BYTES, WINDOW))
+    around(link, place, work, source, (combiner(ops, op), combiner(ops, op, factor)), scratch, cut)
+
+
+class Place(NamedTuple):
+    """A rank's place in a ring: its number there, the length of the ring, and the ranks beside it."""
+
+    number: int
+    size: int
+    left: int
+    right: int
+
+
+def around(link: Link, place: Place, work: Array, source: Array | None, combines: tuple[Combine, Combine],
+           scratch: Scratch, cut: tuple[int, int]) -> None:
+    """Reduce ``work`` over the ranks of a ring.
+
+    The second of ``combines`` makes final values; ``cut`` is the bytes per segment and the segments in flight.
+    """
+    rank, size, left, right = place
     counts, displs = partition(work.size, size)
-    nbytes, most = segments(link, work, counts[0] * work.itemsize, (SEGMENT_BYTES, WINDOW))
-    length = max(1, min(counts[0], nbytes // work.itemsize))
+    length = max(1, min(counts[0], cut[0] // work.itemsize))
     n_segments = chunk_count(counts[0], length)
     items = 2 * (size - 1) * n_segments
     summed = items // 2  # items below are added, the others are final
     last = summed - n_segments  # from here on the sums are
-    window = min(most, summed)
-    lag = min(most, n_segments)  # sends run this many items ahead of receives
+    window = min(cut[1], summed)
+    lag = min(cut[1], n_segments)  # sends run this many items ahead of receives
     slots = None if source is not None else scratch(window * length)
     first = work if source is None else source
 
@@ -58,22 +78,22 @@ def allreduce(
         return segment(work if step else first, (rank - step) % size, index)
 
     def receive(item: int) -> tuple[object, Array, Array | None]:
-        place = incoming(item)
+        target = incoming(item)
         if item >= summed:  # final: the old content went out (size-1)*n_segments items ago, and that send is done
-            return link.irecv(place, left), place, None
+            return link.irecv(target, left), target, None
         if slots is None:
-            return link.irecv(place, left), place, incoming(item, work if source is None else source)
+            return link.irecv(target, left), target, incoming(item, work if source is None else source)
         begin = (item % window) * length
-        slot = slots[begin : begin + place.size]
-        return link.irecv(slot, left), place, slot
+        slot = slots[begin : begin + target.size]
+        return link.irecv(slot, left), target, slot
 
     inbox = [receive(item) for item in range(window)]
     outbox = [link.isend(outgoing(item), right) for item in range(lag)]
     for item in range(items):
-        request, place, other = inbox[item % window]
+        request, target, other = inbox[item % window]
         link.wait(request)
         if other is not None:
-            (combine if item < last else combine_last)(place, other)
+            combines[item >= last](target, other)
         link.wait(outbox[item % lag])
         if item + lag < items:
             outbox[item % lag] = link.isend(outgoing(item + lag), right)
