@@ -21,7 +21,7 @@ from .interfaces import Arithmetic, Link, Scratch
 from .ring import Place, around
 from .segments import segments
 
-SEGMENT_BYTES = 3 << 19
+SEGMENT_BYTES = 3 << 19  # 1.5 MiB
 WINDOW = 2  # segments in flight in each direction
 
 
@@ -91,7 +91,7 @@ def part(work: Array, pof2: int, blocks: range) -> Array:
 
 
 class Swap:
-    """``swap(peer, outgoing, incoming)``: send while receiving, in segments of which ``window`` are in flight."""
+    """``swap(peer, outgoing, incoming)``: send while receiving; ``cut`` is as for a ring's ``around``."""
 
     def __init__(self, link: Link, scratch: Scratch, cut: tuple[int, int]) -> None:
         self.link, self.scratch, self.cut = link, scratch, cut

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._util.partition import chunk_count, partition
+from .._util.partition import chunk_count, offset, partition
 from ..types import Array
 from . import Combine, combiner
 from .interfaces import Arithmetic, Link, Scratch
@@ -34,7 +34,7 @@ def allreduce(
     if size == 1 or work.size == 0:
         return
     place = Place(rank, size, (rank - 1) % size, (rank + 1) % size)
-    cut = segments(link, work, partition(work.size, size)[0][0] * work.itemsize, (SEGMENT_BYTES, WINDOW))
+    cut = segments(link, work, offset(work.size, size, 1) * work.itemsize, (SEGMENT_BYTES, WINDOW))
     around(link, place, work, source, (combiner(ops, op), combiner(ops, op, factor)), scratch, cut)
 
 
