@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import repeat
+from itertools import chain, repeat
 from types import TracebackType
 from typing import Any, cast
 
@@ -208,7 +208,11 @@ class MpiLink:
         self._bandwidth: float | None = None  # None: not measured yet
         self._ranks_by_node: list[list[int]] = []  # not known yet
         self._mine, self._theirs = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._pair = specification(self._mine), specification(self._theirs)
+        self._rounds = [  # of `extremes`, which starts them in every call: with new requests it takes 1.6 times as long
+            (comm.Recv_init(self._theirs, (self.rank - shift) % self.size, AGREEMENT_TAG),
+             comm.Send_init(self._mine, (self.rank + shift) % self.size, AGREEMENT_TAG))
+            for shift in (1 << k for k in range((self.size - 1).bit_length()))
+        ]
         self.started: list[tuple[Started, bool]] = []
         self.break_on_error = BreakOnError(self)
         self.broken: str | None = None
@@ -335,6 +339,8 @@ class MpiLink:
             self._leaving.Cancel()
             self._leaving.Wait()
             del _received_into[self._reason.ctypes.data]
+        for request in chain(*self._rounds):
+            request.Free()
         self.comm.Free()
 
     def meanwhile(self, work: Iterator[None]) -> Meanwhile:
@@ -439,26 +445,20 @@ class MpiLink:
         way. They do not count as traffic.
         """
         least = greatest = number
-        shift = 1
+        patient = patient or self.patient
         self._naps.begin()
         with self.break_on_error:
-            while shift < self.size:
+            for received, sent in self._rounds:
                 self._mine[0], self._mine[1] = least, greatest
-                self._swap((self.rank + shift) % self.size, (self.rank - shift) % self.size, patient or self.patient)
+                self.started += (received, False), (sent, True)
+                received.Start()
+                sent.Start()
+                self._finish(received, patient)
+                self._finish(sent, patient)
+                del self.started[-2:]  # these requests stay
                 low, high = self._theirs.tolist()
                 least, greatest = low if low < least else least, high if high > greatest else greatest
-                shift *= 2
         return least, greatest
-
-    def _swap(self, dest: int, source: int, patient: bool) -> None:
-        """Run one round of ``extremes``."""
-        outgoing, incoming = self._pair
-        received = self.comm.Irecv(incoming, source, AGREEMENT_TAG)
-        self.started.append((received, False))
-        sent = self.comm.Isend(outgoing, dest, AGREEMENT_TAG)
-        self.started.append((sent, True))
-        self._finish(received, patient)
-        self._finish(sent, patient)
 
     def gather_lengths(self, length: int) -> list[int]:
         """Return the ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""
