@@ -13,7 +13,7 @@ import numpy as np
 
 from .._util.atomic_files import write_output
 from .._version import __version__
-from ..comm.safety.collective_errors import run_collectively
+from ..comm.safety.collective_errors import check_communicator, run_collectively
 from ..errors import InvalidArgument, MpicompError
 from . import folder
 
@@ -154,6 +154,7 @@ def over_ranks(comm: Comm, values: list[int]) -> np.ndarray:
 @contextmanager
 def _as_one_call(comm: Comm, step: int) -> Iterator[None]:
     """Record one call in the log of calls, if there is one, for the watchdog and fault injection."""
+    check_communicator(comm)
     log = comm.log
     if log is None:
         yield

@@ -82,6 +82,9 @@ class Comm(BoundedCollectives):
     def __new__(cls, comm: MPI.Comm | None = None, reproducible: bool | None = None) -> Comm:
         if comm is None:  # mpi4py makes empty ones, for the results of Dup, Split, ...
             return super().__new__(cls)
+        if not isinstance(comm, MPI.Comm):
+            raise InvalidArgument("Comm needs an intra-communicator of mpi4py, such as MPI.COMM_WORLD, "
+                                  f"got {type(comm).__name__}")
         if comm.Is_inter():
             raise InvalidArgument("Comm needs an intra-communicator, got an inter-communicator: pass comm.Merge()")
         problem = launcher_mismatch()

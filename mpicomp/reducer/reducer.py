@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import allreduce
 from ..comm.interfaces import Communicator, Traffic
-from ..comm.safety.collective_errors import run_collectively
+from ..comm.safety.collective_errors import check_communicator, run_collectively
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..ops import ops_for
 from ..ops.device import at_home
@@ -106,6 +106,7 @@ class Reducer:
     def __init__(self, comm: Communicator, scheme: str | Scheme, *, workers: int = 1, algorithm: str = "auto",
                  nonfinite: str = "raise", densities: Mapping[str, float] | None = None, measures: int = 0,
                  trace: Trace | None = None) -> None:
+        check_communicator(comm)
         self.comm, self.workers, self.nonfinite = comm, workers, nonfinite
         error: Exception | None = None
         slices = False

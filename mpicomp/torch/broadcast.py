@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from ..comm.comm import Comm
-from ..comm.safety.collective_errors import run_collectively
+from ..comm.safety.collective_errors import check_communicator, run_collectively
 from ..errors import Disagreement
 from .flat import as_array, finished
 
@@ -73,6 +73,7 @@ def describe(name: str, tensor: torch.Tensor) -> str:
 
 def check_alike(comm: Comm, mine: list[str], root: int = 0) -> None:
     """Raise on every rank unless all have the texts of ``root`` (collective)."""
+    check_communicator(comm)
     theirs = comm.bcast(mine, root)
     error = None
     if mine != theirs:

@@ -2,9 +2,13 @@
 
 import threading
 
+import numpy as np
 import pytest
+from mpi4py import MPI
 from progress import PATIENCE_S
 
+import mpicomp
+from mpicomp import checkpoint, trace
 from mpicomp.comm.safety.collective_errors import run_collectively
 from mpicomp.errors import InvalidArgument
 
@@ -64,3 +68,25 @@ def test_an_error_of_one_rank_is_raised_on_all(kind):
         return rank
 
     assert [type(one) for one in outcomes(4, work)] == [kind] * 4
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm, path: mpicomp.Reducer(comm, "dense"),
+        lambda comm, path: trace.Recorder(comm, path),
+        lambda comm, path: checkpoint.save(comm, path, 1, common={}),
+        lambda comm, path: checkpoint.save_arrays(comm, path, {"own": {"x": np.ones(3)}}),
+        lambda comm, path: checkpoint.load(comm, path),
+    ],
+    ids=["Reducer", "Recorder", "save", "save_arrays", "load"],
+)
+def test_a_communicator_of_mpi4py_is_refused_with_what_to_do(call, tmp_path):
+    with pytest.raises(InvalidArgument, match=r"got Intracomm: make one by mpicomp\.Comm\(MPI\.COMM_WORLD\)"):
+        call(MPI.COMM_SELF, tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_comm_is_made_of_a_communicator_alone():
+    with pytest.raises(InvalidArgument, match=r"of mpi4py, such as MPI\.COMM_WORLD, got str"):
+        mpicomp.Comm("world")

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar, overload
+from typing import Protocol, TypeVar, overload, runtime_checkable
+
+from ...errors import InvalidArgument
 
 R = TypeVar("R")
 
 
+@runtime_checkable
 class Agrees(Protocol):
     """The verb of a communicator that ``run_collectively`` needs."""
 
     def fail_together(self, error: Exception | None) -> None: ...
+
+
+def check_communicator(comm: object) -> None:
+    """Refuse what does not have that verb, such as a communicator of mpi4py; local."""
+    if not isinstance(comm, Agrees):
+        raise InvalidArgument(f"comm must be a mpicomp.Comm, got {type(comm).__name__}: "
+                              "make one by mpicomp.Comm(MPI.COMM_WORLD), and pass it instead")
 
 
 @overload
@@ -40,6 +50,7 @@ def run_collectively(comm: Agrees, work: Callable[[], R], here: bool = True) -> 
     Exception
         On every rank the error of the lowest rank that failed: see `mpicomp.Comm.fail_together`.
     """
+    check_communicator(comm)
     result: R | None = None
     error: Exception | None = None
     if here:

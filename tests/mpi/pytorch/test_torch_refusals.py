@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from mpicomp.errors import BufferRefused
-from mpicomp.torch import DistributedOptimizer
+from mpicomp.errors import BufferRefused, InvalidArgument
+from mpicomp.torch import DistributedOptimizer, broadcast_parameters
 
 torch.set_num_threads(1)
 SPARSE = r"the gradient of embedding\.weight is sparse, expected a dense one: make the layer with sparse=False"
@@ -49,3 +49,8 @@ def test_a_sparse_gradient_on_one_rank(comm, seed, scheme, bucket_bytes, overlap
     if scheme != "localsgd:period=3":
         assert len(set(comm.allgather(model.embedding.weight.detach().numpy().tobytes()))) == 1
     optimizer.close()
+
+
+def test_parameters_are_not_broadcast_over_a_communicator_of_mpi4py(world):
+    with pytest.raises(InvalidArgument, match=r"got Intracomm: make one by mpicomp\.Comm\(MPI\.COMM_WORLD\)"):
+        broadcast_parameters(Net().state_dict(), world)
