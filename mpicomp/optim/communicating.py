@@ -122,6 +122,23 @@ class CommunicatingAdam(Optimizer):
         mean = reducer.reduce(dict(arrays))
         return None if reducer.stats.skipped else cast("dict[str, Array]", mean)
 
+    def _exact_step(self, gradients: Arrays, rates: Rates, first: Arrays, updates: int, floor: float = 0.0) -> bool:
+        """A step of Adam on averaged gradients after so many ``updates`` of s; return if it was taken, or left out."""
+        mean = self._reduced("gradients", gradients)
+        if mean is None:
+            return False
+        b1, b2 = self.settings["beta1"], self.settings["beta2"]
+        for name, w in self.parameters.items():
+            m, s, g = first[name], self._kept["second"][name], mean[name]
+            m *= b1
+            m += (1 - b1) * g
+            s *= b2
+            s += (1 - b2) * g * g
+            w *= self._decayed(name, rates)
+            w -= self._corrected(rates[name]) * m / self._root(s, updates + 1, floor)
+        self.steps += 1
+        return True
+
     def _root(self, s: Array, updates: int, floor: float) -> Array:
         """Return the divisor of a momentum after so many ``updates`` of s."""
         return (s.clip(floor * s.mean(), None) / (1 - self.settings["beta2"] ** updates)) ** 0.5 + self.settings["eps"]
@@ -198,53 +215,47 @@ class OneBitAdam(CommunicatingAdam):
 
     def _step(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
         self._agree(rates, error)
-        b1, b2, warmup, floor = (self.settings[name] for name in ("beta1", "beta2", "warmup", "floor"))
-        first, second, roots = self._kept["first"], self._kept["second"], {}
+        b1, warmup = self.settings["beta1"], self.settings["warmup"]
+        first, second = self._kept["first"], self._kept["second"]
         if self.steps < warmup:
-            mean = self._reduced("gradients", gradients)
-        else:
-            roots = {name: self._root(s, warmup, floor) for name, s in second.items()}
-            mean = self._reduced("momentum", {name: (second[name] > 0) * (b1 * first[name] + (1 - b1) * g) / roots[name]
-                                              for name, g in gradients.items()})
+            self._exact_step(gradients, rates, first, self.steps)
+            return
+        roots = {name: self._root(s, warmup, self.settings["floor"]) for name, s in second.items()}
+        mean = self._reduced("momentum", {name: (second[name] > 0) * (b1 * first[name] + (1 - b1) * g) / roots[name]
+                                          for name, g in gradients.items()})
         if mean is None:
             return
         for name, w in self.parameters.items():
-            m, s = first[name], second[name]
-            if self.steps < warmup:
-                m *= b1
-                m += (1 - b1) * mean[name]
-                s *= b2
-                s += (1 - b2) * mean[name] * mean[name]
-                roots[name] = self._root(s, self.steps + 1, 0.0)
-            else:
-                m[...] = (s > 0) * mean[name] * roots[name]
+            step = (second[name] > 0) * mean[name]
+            first[name][...] = step * roots[name]
             w *= self._decayed(name, rates)
-            w -= self._corrected(rates[name]) * m / roots[name]
+            w -= self._corrected(rates[name]) * step
         self.steps += 1
 
 
 class ZeroOneAdam(CommunicatingAdam):
-    """1-bit Adam without a dense phase: s follows exact gradients ever more rarely, and later ranks step alone.
+    """1-bit Adam whose exact steps may be ever rarer, and whose ranks later step alone.
 
-    Schedule: for ``warmup`` steps s follows the mean of g_i in steps whose distance doubles after every ``kappa`` of
-    them; then it is frozen. In each step m_i <- b1 m_i + (1-b1) g_i, and the sum of lr m_i since the last exchange
-    gathers. In an exchange m = r C(sum of lr m_i / sum of lr / r), averaged, takes the place of all m_i, and
-    w <- (w at the last exchange) - (sum of lr) m / r, with r as in `OneBitAdam`. Each of the first ``warmup`` steps has
-    an exchange; then the distance between them doubles every ``doubling`` steps, up to ``longest``. In between each
-    rank's w moves by its own m_i.
-    Cost: bytes of ``gradient_scheme`` in the exact steps, the scheme's in an exchange, none in a local step;
+    Schedule: of the first ``warmup`` steps those are exact whose distance doubles after every ``kappa`` of them: m and
+    s follow the mean of g_i by ``gradient_scheme``, and w <- w - lr m / (1-b1^t) / r, with r as in `OneBitAdam`. Then s
+    is frozen. In every other step m_i <- b1 m_i + (1-b1) g_i, and the sum of lr m_i since the last exchange gathers. In
+    an exchange m = r C(sum of lr m_i / sum of lr / r), averaged, takes the place of all m_i, and
+    w <- (w at the last exchange) - (sum of lr) m / r. Each of the first ``warmup`` steps that is not exact has one;
+    then their distance doubles every ``doubling`` steps, up to ``longest``. In between each rank's w moves by its m_i.
+    Cost: bytes of ``gradient_scheme`` in an exact step, the scheme's in an exchange, none in a local step;
     vectors s and w at the last exchange, and m_i and the sum of each worker.
     Restrictions: between exchanges the ranks' parameters differ. A gradient that is refused in a local step is left
     out, and the next exchange raises its error on all ranks. See `OneBitAdam` for elements without a gradient.
 
-    Reference: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1. Differs: s follows g before w moves; see `OneBitAdam`.
+    Reference: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1. Differs: s follows g before w moves; in exact steps so
+    does m, without an exchange; kappa is 16 in the paper; see `OneBitAdam`.
     """
 
     name = "zero-one-adam"
     options = (
         *OneBitAdam.options[:-2],
-        Option("warmup", int, 1000, "steps in which the second moment is learned; each has an exchange", low=1),
-        Option("kappa", int, 16, "exact steps until their distance doubles", low=1),
+        Option("warmup", int, 1000, "steps in which the second moment is learned; none is local", low=1),
+        Option("kappa", int, 1000, "exact steps until their distance doubles", low=1),
         Option("doubling", int, 1000, "steps after the warm-up until the distance of exchanges doubles", low=1),
         Option("longest", int, 16, "largest distance of exchanges, in steps", low=1),
         FLOOR,
@@ -281,34 +292,31 @@ class ZeroOneAdam(CommunicatingAdam):
             return
         error, self._deferred = error or self._deferred, None
         self._agree(rates, error)
-        mean = self._reduced("gradients", gradients) if self._learns() else {}
-        if mean is None:
+        floor = self.settings["floor"]
+        if self._learns():  # never after a local step: all m_i are one
+            own = self._kept["own"]
+            each = {name: own[name].reshape(self.workers, *w.shape) for name, w in self.parameters.items()}
+            if self._exact_step(gradients, rates, {name: m[0, ...] for name, m in each.items()}, self._exact, floor):
+                self._exact += 1
+                for m in each.values():
+                    m[1:] = m[0]
             return
         own, gathered, moved = self._gathered(gradients, rates)
-        floor, seconds, roots, sent = self.settings["floor"], {}, {}, {}
-        for name in self.parameters:
-            seconds[name], updates = self._second(name, mean)
-            roots[name] = self._root(seconds[name], updates, floor)
-            average = gathered[name] / moved[name] if moved[name] else own[name]
-            sent[name] = (seconds[name] > 0) * average / roots[name]
-        common = self._reduced("momentum", sent)
+        second = self._kept["second"]
+        roots = {name: self._root(s, self._exact, floor) for name, s in second.items()}
+        common = self._reduced("momentum", {
+            name: (s > 0) * (gathered[name] / moved[name] if moved[name] else own[name]) / roots[name]
+            for name, s in second.items()})  # fmt: skip
         if common is None:
             return
         for name, w in self.parameters.items():
-            step = (seconds[name] > 0) * common[name]
+            step = (second[name] > 0) * common[name]
             start = self._kept["start"][name] if self._alone else w
             w[...] = self._decayed(name, rates) * start - self._corrected(moved[name]) * step
-            self._kept["second"][name][...] = seconds[name]
             self._kept["own"][name][...] = step * roots[name]
             self._kept["gathered"][name][...] = 0
-        self._exact += bool(mean)
         self._alone, self._moved = 0, dict.fromkeys(self.parameters, 0.0)
         self.steps += 1
-
-    def _second(self, name: str, mean: Mapping[str, Array]) -> tuple[Array, int]:
-        """The second moment after this step, and how often it was updated."""
-        s, b2 = self._kept["second"][name], self.settings["beta2"]
-        return (b2 * s + (1 - b2) * mean[name] * mean[name], self._exact + 1) if mean else (s, self._exact)
 
     def _gathered(self, gradients: Arrays, rates: Rates) -> tuple[dict[str, Array], dict[str, Array], Rates]:
         """The workers' momenta after this step, their gathered sums, and the sums of rates."""

@@ -164,7 +164,7 @@ class OneBitAdam(_CommunicatingAdam):
 
 
 class ZeroOneAdam(_CommunicatingAdam):
-    __doc__ = f"""0/1 Adam: one bit per element from the first step, and local steps later.
+    __doc__ = f"""0/1 Adam: exact gradients ever more rarely, momenta by one bit per element, and later local steps.
 
     See :class:`mpicomp.optim.ZeroOneAdam` for algorithm and options.
     {(_CommunicatingAdam.__doc__ or "").removeprefix("Base of both.")}"""

@@ -8,9 +8,9 @@ transformer  a character Transformer of 0.1 million parameters on Tinyshakespear
 steps        a step of each of these schemes at 100 Mbit/s, 1 and 10 Gbit/s: the exchange over four hosts (needs root
              and iproute2), and the computing time of one worker on one core
 
-The first three train without emulated links, four virtual workers in one process (DiLoCo: in four). Data: the folder
-MPICOMP_DATA, default ../shared/data. tests/docs/docs_tables.py joins all four: the time to an accuracy is the number
-of steps until then, times the time per step.
+The first three train without emulated links, four virtual workers in one process (DiLoCo and 0/1 Adam: in four). Data:
+the folder MPICOMP_DATA, default ../shared/data. tests/docs/docs_tables.py joins all four: the time to an accuracy is
+the number of steps until then, times the time per step.
 """
 
 import json
@@ -35,7 +35,7 @@ class Scheme(NamedTuple):
     timed: str  # scheme of an exchange
     first_steps: int = 0
     first: str = "dense"  # scheme of an exchange in the first steps
-    every: int = 1  # steps per exchange
+    every: int = 1  # steps per exchange, on average; more than one: each worker is a rank
 
 
 class Model(NamedTuple):
@@ -78,7 +78,15 @@ def one_bit(rate, warmup, decay=""):
             for name, first in (("dense", "dense"), ("int4", "int4:memory=residual"))}
 
 
-ADAM, ADAMW = "--optimizer adam", "--optimizer adam:decoupled=yes,weight_decay=0.01"
+def zero_one(rate, warmup, doubling, decay=""):
+    """0/1 Adam whose warm-up is that of 1-bit Adam; half of the later steps are local."""
+    settings = f"warmup={warmup},kappa={warmup},doubling={doubling},longest=4{decay}"
+    options = f"--optimizer zero-one-adam:{settings} --lr {rate} --scheme int4:memory=residual"
+    return {"0/1 Adam, int4 warm-up": Scheme(options, ONE_BIT, warmup, "int4:memory=residual", every=2)}
+
+
+DECAY = ",weight_decay=0.01"
+ADAM, ADAMW = "--optimizer adam", f"--optimizer adam:decoupled=yes{DECAY}"
 OUTER = f"{ADAMW} --lr 0.008 --outer diloco --every {EVERY}"
 DILOCO = {"DiLoCo": Scheme(f"{OUTER} --outer-lr 1 --outer-momentum 0.3", "dense", every=EVERY),
           "DiLoCo in int8, warm-up": Scheme(f"{OUTER} --outer-warmup 0.75 --outer-warmup-scheme int8 --scheme int8",
@@ -93,14 +101,14 @@ MODELS = {
         "recommend", "synthetic:users=600,items=400,each=20,seed=1", "--batch 64 --epochs 6 --eval-every 22", "metric",
         0.75, 24_681, 0.23, schemes(ADAM, 0.005, **scalecom(ADAM, 0.005, 0.6, 26, ",layers=per-tensor"), **{
             "top-k 3.5 %, Adam in the memory": Scheme(f"--optimizer sgd --lr 0.0075 --scheme {UPDATE}", UPDATE)},
-            **one_bit(0.005, 40)),
+            **one_bit(0.005, 40), **zero_one(0.005, 40, 56)),
         "--data synthetic:users=40,items=150,each=12,seed=1 --epochs 0.2 --batch 8"),
     "transformer": Model(
         "language", "tinyshakespeare/input.txt", "--network transformer --width 64 --layers 2 --bptt 64 --batch 8 "
         "--schedule cosine:end=0.1 --warmup 0.1 --clip 1 --epochs 3 --eval-every 98 --eval-tokens 50000",
         "test_loss", 1.9, 104_321, 0.02, schemes(ADAMW, 0.008, **scalecom(ADAMW, 0.008, 0.3, 147), **{
             "top-k 3.5 %, Adam in the memory": Scheme(f"--optimizer sgd --lr 0.004 --scheme {UPDATE}", UPDATE)},
-            **one_bit(0.008, 220, ",weight_decay=0.01"), **DILOCO),
+            **one_bit(0.008, 220, DECAY), **zero_one(0.008, 300, 292, DECAY), **DILOCO),
         "--data synthetic:tokens=3000,symbols=12,seed=1 --width 8 --bptt 8 --tokens 2000 --eval-tokens 200 "
         "--epochs 0.1"),
 }  # fmt: skip
