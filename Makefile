@@ -13,6 +13,7 @@ DATA    ?= $(abspath $(or $(MPICOMP_DATA),../shared/data))
 SOURCES := setup.py pyproject.toml mpicomp/_version.py $(wildcard mpicomp/ops/cpu/*.cpp mpicomp/ops/cpu/*.h)
 export MPICOMP_DATA := $(DATA)
 export PYTHONUNBUFFERED := 1
+unexport PYTHONDONTWRITEBYTECODE # hundreds of processes import the same modules; without bytecode each compiles them
 
 # One environment an MPI, made in two steps, each with a stamp: what users need, then what contributors need besides.
 installed   = .venv/$(1)/.installed

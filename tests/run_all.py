@@ -179,12 +179,8 @@ def run_printing(command: list[str], limit: float, sink: BinaryIO | None = None)
 
 
 def environment() -> dict[str, str]:
-    """Keep threads of BLAS from taking the ranks' cores, let output count as progress at once, keep bytecode.
-
-    Hundreds of processes import the same modules; without bytecode each compiles them, and pytest rewrites all asserts.
-    """
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    """Keep threads of BLAS from taking the ranks' cores, and let output count as progress at once."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def main() -> int:

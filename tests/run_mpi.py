@@ -248,8 +248,8 @@ def run_rank(logs: Path, arguments: list[str]) -> int:
     os.dup2(sink, 2)
     import pytest
 
-    code = pytest.main(["-s", "-o", "timeout=0", "--color=no", "--durations=8", "-q", *arguments],
-                       plugins=[Progress(tests(logs, int(rank)))])
+    options = ["-s", "-o", "timeout=0", "-p", "no:hypothesispytest", "--color=no", "--durations=8", "-q"]
+    code = pytest.main([*options, *arguments], plugins=[Progress(tests(logs, int(rank)))])
     if code == 0:
         marker(logs, int(rank)).touch()
     return int(code)
