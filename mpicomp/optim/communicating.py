@@ -22,7 +22,7 @@ from ..reducer.reducer import Reducer
 from ..schemes.options import BETAS, Option
 from ..schemes.registry import Scheme
 from ..types import Array
-from .optimizers import WEIGHT_DECAY, Arrays, Optimizer, zeros_like
+from .optimizers import WEIGHT_DECAY, Arrays, Optimizer, move_moments, zeros_like
 
 Rates = dict[str, float]  # by parameter
 ONE_BIT = "signsgd:exchange=pieces"
@@ -127,13 +127,9 @@ class CommunicatingAdam(Optimizer):
         mean = self._reduced("gradients", gradients)
         if mean is None:
             return False
-        b1, b2 = self.settings["beta1"], self.settings["beta2"]
         for name, w in self.parameters.items():
-            m, s, g = first[name], self._kept["second"][name], mean[name]
-            m *= b1
-            m += (1 - b1) * g
-            s *= b2
-            s += (1 - b2) * g * g
+            m, s = first[name], self._kept["second"][name]
+            move_moments(m, s, mean[name], self.settings)
             w *= self._decayed(name, rates)
             w -= self._corrected(rates[name]) * m / self._root(s, updates + 1, floor)
         self.steps += 1

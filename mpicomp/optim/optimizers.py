@@ -215,12 +215,18 @@ class LAMB(Optimizer):
 
 def _adaptive(d: Array, m: Array, s: Array, settings: Mapping[str, float], steps: int) -> Array:
     """Adam's direction; the moments move on."""
+    move_moments(m, s, d, settings)
+    b1, b2 = settings["beta1"], settings["beta2"]
+    return (m / (1 - b1**steps)) / ((s / (1 - b2**steps)) ** 0.5 + settings["eps"])
+
+
+def move_moments(m: Array, s: Array, d: Array, settings: Mapping[str, float]) -> None:
+    """Let Adam's moments follow a gradient d, in place."""
     b1, b2 = settings["beta1"], settings["beta2"]
     m *= b1
     m += (1 - b1) * d
     s *= b2
     s += (1 - b2) * d * d
-    return (m / (1 - b1**steps)) / ((s / (1 - b2**steps)) ** 0.5 + settings["eps"])
 
 
 class SAM:

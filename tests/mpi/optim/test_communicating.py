@@ -177,8 +177,9 @@ def test_a_step_has_one_exchange_at_most_and_one_bit_is_short(comm, seed, kind, 
         optimizer.step({"w": np.random.default_rng([seed, comm.rank, step]).standard_normal(n).astype(np.float32)}, LR)
         for name, reducer in optimizer.reducers.items():
             sent[name] += [step + 1] * (reducer.step - before[name])
+        if step + 1 in sent["momentum"]:
+            assert optimizer.reducers["momentum"].stats.bytes_sent < 2 * n / 8 + 5000
     assert sent == {"gradients": list(exact), "momentum": list(one_bit)}
-    assert optimizer.reducers["momentum"].stats.bytes_sent < 2 * n / 8 + 5000
     everyone = comm.allgather(weights["w"].tobytes())
     assert all(one == everyone[0] for one in everyone)
 
