@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, SupportsFloat, SupportsInt, cast
 
 from ..comm.interfaces import Communicator
+from ..comm.safety.agreement import rebuild
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..ops import ops_for
@@ -81,12 +82,13 @@ class CommunicatingAdam(Optimizer):
             On every rank, and nothing is changed: gradients that do not fit the parameters or are not finite, a rate
             that is negative, not finite or not the same on all ranks.
         """
-        rates: Rates = {}
+        rates: Rates = dict.fromkeys(self.parameters, 0.0)
         given: Arrays = {}
         error: Exception | None = None
         try:
+            rates = self._rates(lr)
             given = gradients() if callable(gradients) else gradients
-            rates = self._rates(given, lr)
+            self._check(given)
         except Exception as caught:  # of any class: the other ranks wait for the verdict
             error = caught
         self._step(given, rates, error)
@@ -98,23 +100,27 @@ class CommunicatingAdam(Optimizer):
     def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
         raise TypeError(f"{self.name} updates all parameters at once")
 
-    def _rates(self, gradients: Arrays, lr: float | Mapping[str, float]) -> Rates:
-        """The learning rate of each parameter; refuse gradients and rates that are not as expected."""
+    def _rates(self, lr: float | Mapping[str, float]) -> Rates:
+        """The learning rate of each parameter; refuse those that are not as expected."""
         rates = {name: lr[name] if isinstance(lr, Mapping) else lr for name in self.parameters}
-        firsts = gradients
+        for rate in set(rates.values()):
+            self._check_rate(rate)
+        return rates
+
+    def _check(self, gradients: Arrays) -> None:
         if self.workers > 1:
             wrong = [name for name, g in gradients.items() if g.shape[:1] != (self.workers,)]
             if wrong:
                 raise InvalidArgument(f"gradients of {self.workers} workers must have a leading dimension of "
                                       f"{self.workers}, got {gradients[wrong[0]].shape} of {wrong[0]}")
-            firsts = {name: g[0] for name, g in gradients.items()}
-        for rate in set(rates.values()):
-            self._check(firsts, rate)
-        return rates
+            gradients = {name: g[0] for name, g in gradients.items()}
+        super()._check(gradients)
 
     def _agree(self, rates: Rates, error: Exception | None) -> None:
-        """Compare the step on all ranks, and raise an error of any rank on all."""
-        self.comm.agree(f"step {self.steps} of {self.name} with learning rates {sorted(set(rates.values()))}", error)
+        """Compare the step on all ranks, and raise an error of any rank on all; ``rates`` since the last exchange."""
+        each = list(rates.values())  # in the order of the parameters, on which all ranks have agreed
+        said = each[:1] if len(set(each)) == 1 else each
+        self.comm.agree(f"step {self.steps} of {self.name}, learning rates since the last exchange {said}", error)
 
     def _reduced(self, which: str, arrays: Arrays) -> dict[str, Array] | None:
         """The mean of arrays over all workers; None if the step is left out."""
@@ -240,8 +246,8 @@ class ZeroOneAdam(CommunicatingAdam):
     then their distance doubles every ``doubling`` steps, up to ``longest``. In between each rank's w moves by its m_i.
     Cost: bytes of ``gradient_scheme`` in an exact step, the scheme's in an exchange, none in a local step;
     vectors s and w at the last exchange, and m_i and the sum of each worker.
-    Restrictions: between exchanges the ranks' parameters differ. A gradient that is refused in a local step is left
-    out, and the next exchange raises its error on all ranks. See `OneBitAdam` for elements without a gradient.
+    Restrictions: between exchanges the ranks' parameters differ. Where a gradient is refused in a local step, m_i stays
+    as it is, and the next exchange raises its error on all ranks. See `OneBitAdam` for elements without a gradient.
 
     Reference: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1. Differs: s follows g before w moves; in exact steps so
     does m, without an exchange; kappa is 16 in the paper; see `OneBitAdam`.
@@ -287,7 +293,7 @@ class ZeroOneAdam(CommunicatingAdam):
             self._step_alone(gradients, rates, error)
             return
         error, self._deferred = error or self._deferred, None
-        self._agree(rates, error)
+        self._agree(self._sums(rates), error)
         floor = self.settings["floor"]
         if self._learns():  # never after a local step: all m_i are one
             own = self._kept["own"]
@@ -314,30 +320,32 @@ class ZeroOneAdam(CommunicatingAdam):
         self._alone, self._moved = 0, dict.fromkeys(self.parameters, 0.0)
         self.steps += 1
 
+    def _sums(self, rates: Rates) -> Rates:
+        """The sums of learning rates since the last exchange."""
+        return {name: self._moved[name] + rate for name, rate in rates.items()}
+
     def _gathered(self, gradients: Arrays, rates: Rates) -> tuple[dict[str, Array], dict[str, Array], Rates]:
         """The workers' momenta after this step, their gathered sums, and the sums of rates."""
         b1 = self.settings["beta1"]
-        own = {name: b1 * self._kept["own"][name] + (1 - b1) * g for name, g in gradients.items()}
+        own = {name: b1 * m + (1 - b1) * gradients[name] if gradients else m for name, m in self._kept["own"].items()}
         gathered = {name: self._kept["gathered"][name] + rates[name] * m for name, m in own.items()}
-        return own, gathered, {name: self._moved[name] + rate for name, rate in rates.items()}
+        return own, gathered, self._sums(rates)
 
     def _step_alone(self, gradients: Arrays, rates: Rates, error: Exception | None) -> None:
+        """A step without a message. A refused gradient is kept from m_i alone: all else the ranks have in common."""
         policy = self.reducers["momentum"].nonfinite
         bad = None if error is not None or policy == "allow" else self._nonfinite(gradients)
-        if error is None and bad is None:
-            own, gathered, self._moved = self._gathered(gradients, rates)
-            for name, w in self.parameters.items():
-                if not self._alone:
-                    self._kept["start"][name][...] = w
-                self._kept["start"][name] *= self._decayed(name, rates)
-                m = own[name].mean(axis=0) if self.workers > 1 else own[name]
-                s = self._kept["second"][name]
-                w *= self._decayed(name, rates)
-                w -= self._corrected(rates[name]) * (s > 0) * m / self._root(s, self._exact, self.settings["floor"])
-                self._kept["own"][name][...], self._kept["gathered"][name][...] = own[name], gathered[name]
-        elif not self._alone:
-            for name, w in self.parameters.items():
-                self._kept["start"][name][...] = w
+        own, gathered, self._moved = self._gathered({} if error or bad else gradients, rates)
+        for name, w in self.parameters.items():
+            start, decay = self._kept["start"][name], self._decayed(name, rates)
+            if not self._alone:
+                start[...] = w
+            start *= decay
+            m = own[name].mean(axis=0) if self.workers > 1 else own[name]
+            s = self._kept["second"][name]
+            w *= decay
+            w -= self._corrected(rates[name]) * (s > 0) * m / self._root(s, self._exact, self.settings["floor"])
+            self._kept["own"][name][...], self._kept["gathered"][name][...] = own[name], gathered[name]
         self._deferred = self._deferred or error or (bad if policy == "raise" else None)
         self._alone += 1
         self.steps += 1
@@ -348,18 +356,21 @@ class ZeroOneAdam(CommunicatingAdam):
             count, first = ops_for(g).count_nonfinite(g.reshape(-1))
             if count:
                 return NonFiniteGradient(f"{name}[{first}] is not finite in the local step {self.steps} of "
-                                         f"{self.name}, which is left out on this rank")
+                                         f"{self.name}, in which this rank's momentum stays as it is")
         return None
 
     def state_dict(self) -> dict[str, object]:
-        return {**super().state_dict(), "alone": self._alone, "exact": self._exact, "moved": dict(self._moved)}
+        deferred = self._deferred and [type(self._deferred).__name__, str(self._deferred)]
+        return {**super().state_dict(), "alone": self._alone, "exact": self._exact, "moved": dict(self._moved),
+                "deferred": deferred}
 
     def _load(self, state: Mapping[str, object]) -> None:
-        plain = {name: state.get(name) for name in ("alone", "exact", "moved")}
+        plain = {name: state.get(name) for name in ("alone", "exact", "moved", "deferred")}
         super()._load({name: value for name, value in state.items() if name not in plain})
         self._alone, self._exact = (int(cast(SupportsInt, plain[name])) for name in ("alone", "exact"))
         self._moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", plain["moved"]).items()}
-        self._deferred = None
+        deferred = cast("tuple[str, str] | None", plain["deferred"])
+        self._deferred = deferred and rebuild(*deferred)
 
 
 COMMUNICATING = {kind.name: kind for kind in (OneBitAdam, ZeroOneAdam)}

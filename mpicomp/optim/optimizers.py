@@ -37,18 +37,28 @@ class Optimizer(ABC):
     Parameters
     ----------
     parameters : mapping of str to array
-        Floating point; changed in place by ``step``.
+        Of one of the class's ``dtypes``; changed in place by ``step``.
     **options
         Those that the class declares.
+
+    Raises
+    ------
+    InvalidArgument
+        For a parameter of another dtype, an unknown option (with the choices) or a value out of range.
     """
 
     name: ClassVar[str]
     options: ClassVar[tuple[Option, ...]]
     slots: ClassVar[tuple[str, ...]]
     reference: ClassVar[str]
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")  # others lose eps and what moments add up
 
     def __init__(self, parameters: Arrays, **options: object) -> None:
         self.parameters = dict(parameters)
+        for name, w in self.parameters.items():
+            if str(w.dtype) not in self.dtypes:
+                raise InvalidArgument(f"optimizer {self.name} takes parameters of {', '.join(self.dtypes)}, got "
+                                      f"{w.dtype} of {name}: keep a copy in float32")
         self.settings = resolve(self.options, options, f"optimizer {self.name}")
         self.steps = 0
         self._kept = {slot: {name: zeros_like(w) for name, w in self.parameters.items()} for slot in self.slots}
@@ -61,7 +71,8 @@ class Optimizer(ABC):
         InvalidArgument
             The gradients' names, shapes or dtypes are not the parameters', or ``lr`` is negative or not finite.
         """
-        self._check(gradients, lr)
+        self._check(gradients)
+        self._check_rate(lr)
         self.steps += 1
         for name, w in self.parameters.items():
             self._update(w, gradients[name], lr, *(self._kept[slot][name] for slot in self.slots))
@@ -91,11 +102,14 @@ class Optimizer(ABC):
             value = theirs[name]
             array[...] = ops_for(array).from_host(value) if isinstance(value, np.ndarray) else value
 
-    def _check(self, gradients: Arrays, lr: float) -> None:
+    def _check(self, gradients: Arrays) -> None:
         expected, got = ({n: (tuple(a.shape), a.dtype) for n, a in arrays.items()}
                          for arrays in (self.parameters, gradients))  # fmt: skip
         if expected != got:
             raise InvalidArgument(f"gradients must have the parameters' names, shapes and dtypes {expected}, got {got}")
+
+    @staticmethod
+    def _check_rate(lr: float) -> None:
         if not 0 <= lr < math.inf:
             raise InvalidArgument(f"lr must be at least 0 and finite, got {lr}")
 
@@ -123,6 +137,7 @@ class SGD(Optimizer):
     )
     slots = ("velocity",)
     reference = "Polyak 1964; Sutskever et al. 2013"
+    dtypes = (*Optimizer.dtypes, "float16", "bfloat16")
 
     def _update(self, w: Array, g: Array, lr: float, *slots: Array) -> None:
         (v,) = slots

@@ -188,6 +188,8 @@ def test_sam_takes_the_gradient_from_above_and_comes_back(seed):
         (lambda p: optim.make("sgd", p).load_state_dict({"name": "adam"}), "must be of optimizer sgd, got adam"),
         (lambda p: optim.make("sgd", p).load_state_dict({"name": "sgd", "steps": 1}), "got none"),
         (lambda p: optim.SAM(p, rho=0), "rho must be positive"),
+        *((lambda p, name=name: optim.make(name, {"w": np.ones(3, np.float16)}),
+           f"{name} takes parameters of float32, float64, got float16 of w") for name in ("adam", "lars", "lamb")),
     ],
 )
 def test_what_is_refused(call, text):

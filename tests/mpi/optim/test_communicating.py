@@ -46,6 +46,13 @@ def mean_of(seed, workers, step, name):
     return np.mean([gradient(seed, worker, step)[name] for worker in range(workers)], axis=0)
 
 
+def everywhere(comm, weights):
+    """The weights, which must have the same bits on all ranks."""
+    mine = {name: w.tobytes() for name, w in weights.items()}
+    assert all(one == mine for one in comm.allgather(mine))
+    return weights
+
+
 def one_bit_adam(seed, workers, warmup, name, decay=0.0):
     """w after every step; with an exact C the momentum of the mean is the mean of the momenta."""
     b1, b2, eps = BETAS.values()
@@ -111,8 +118,7 @@ def test_momenta_by_one_bit_are_those_of_a_reducer(comm, seed):
             assert all(np.array_equal(after[f"second/{name}"], state[f"second/{name}"]) for name in SHAPES)
         else:
             optimizer.step(g, LR)
-    everyone = comm.allgather({name: w.tobytes() for name, w in weights.items()})
-    assert all(one == everyone[0] for one in everyone)
+    everywhere(comm, weights)
 
 
 def zero_one_adam(seed, workers, name, warmup, kappa, doubling, longest):
@@ -180,8 +186,7 @@ def test_a_step_has_one_exchange_at_most_and_one_bit_is_short(comm, seed, kind, 
         if step + 1 in sent["momentum"]:
             assert optimizer.reducers["momentum"].stats.bytes_sent < 2 * n / 8 + 5000
     assert sent == {"gradients": list(exact), "momentum": list(one_bit)}
-    everyone = comm.allgather(weights["w"].tobytes())
-    assert all(one == everyone[0] for one in everyone)
+    everywhere(comm, weights)
 
 
 CASES = [(optim.OneBitAdam, {"warmup": 8}), (optim.ZeroOneAdam, {"warmup": 6, "doubling": 4, "longest": 3})]
@@ -232,8 +237,10 @@ def test_a_refused_step_changes_nothing(comm, seed, kind, options, step):
 
 
 def test_an_error_of_a_local_step_is_raised_by_the_next_exchange(comm, seed):
+    """Also after a resume; and then the ranks have the same parameters again, and go on."""
+    options = {"warmup": 2, "doubling": 1, "longest": 4, "weight_decay": 0.1, **BETAS}
     weights = start()
-    optimizer = optim.ZeroOneAdam(comm, weights, warmup=2, doubling=1, longest=4, **BETAS)
+    optimizer = optim.ZeroOneAdam(comm, weights, **options)
     for step in range(2):
         optimizer.step(gradient(seed, comm.rank, step), LR)
     while optimizer.exchanges:
@@ -242,12 +249,49 @@ def test_an_error_of_a_local_step_is_raised_by_the_next_exchange(comm, seed):
     if comm.rank == 0:
         bad["bias"][1] = np.inf
     optimizer.step(bad, LR)
-    while not optimizer.exchanges:
-        optimizer.step(gradient(seed, comm.rank, 4), LR)
-    with pytest.raises(NonFiniteGradient, match=r"rank 0: bias\[1\] is not finite in the local step"):
-        optimizer.step(gradient(seed, comm.rank, 5), LR)
-    optimizer.step(gradient(seed, comm.rank, 5), LR)
+    resumed_weights = {name: w.copy() for name, w in weights.items()}
+    resumed = optim.ZeroOneAdam(comm, resumed_weights, **options)
+    resumed.load_state_dict(optimizer.state_dict())
+    for one in (optimizer, resumed):
+        while not one.exchanges:
+            one.step(gradient(seed, comm.rank, 4), LR)
+        with pytest.raises(NonFiniteGradient, match=r"rank 0: bias\[1\] is not finite in the local step"):
+            one.step(gradient(seed, comm.rank, 5), LR)
+        one.step(gradient(seed, comm.rank, 5), LR)
+    np.testing.assert_equal(resumed_weights, everywhere(comm, weights))
     assert all(np.isfinite(w).all() for w in weights.values())
+
+
+def failing():
+    raise ValueError("no data")
+
+
+@pytest.mark.parametrize("refused", [failing, dict])
+def test_a_gradient_that_one_rank_cannot_give_in_a_local_step(comm, seed, refused):
+    weights = start()
+    optimizer = optim.ZeroOneAdam(comm, weights, warmup=1, doubling=1, longest=4, **BETAS)
+    while optimizer.exchanges:
+        optimizer.step(gradient(seed, comm.rank, 0), LR)
+    optimizer.step(refused if comm.rank == 0 else gradient(seed, comm.rank, 1), LR)
+    with pytest.raises((ValueError, InvalidArgument), match="rank 0: "):
+        for _ in range(4):
+            optimizer.step(gradient(seed, comm.rank, 2), LR)
+    optimizer.step(gradient(seed, comm.rank, 2), LR)
+    everywhere(comm, weights)
+
+
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_learning_rates_that_differ_between_ranks_are_refused(comm, seed, kind, options):
+    """Also if ranks only give them to other parameters, or in steps without an exchange."""
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    names = sorted(SHAPES, reverse=comm.rank > 0)
+    optimizer = kind(comm, start(), **options)
+    with pytest.raises(Disagreement, match="learning rates"):
+        optimizer.step(gradient(seed, comm.rank, 0), dict(zip(names, (0.1, 0.2), strict=True)))
+    with pytest.raises(Disagreement, match="learning rates"):
+        for step in range(STEPS):
+            optimizer.step(gradient(seed, comm.rank, step), 0.1 + 0.1 * comm.rank * (step >= options["warmup"]))
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
@@ -265,9 +309,10 @@ def test_nonfinite_gradients_may_be_skipped(comm, seed, kind, options):
         optimizer.step(g, LR)
         clean.step(g, LR)
     while not getattr(optimizer, "exchanges", True):  # a local step leaves it out alone
-        optimizer.step({**g, "bias": np.full(4, np.inf)}, LR)
+        optimizer.step({**g, "bias": np.full(4, np.inf if comm.rank == 0 else 1.0)}, LR)
     optimizer.step(g, LR)
     assert all(np.isfinite(w).all() for w in weights.values())
+    everywhere(comm, weights)
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
@@ -276,6 +321,8 @@ def test_bad_arguments_and_states(comm, seed, kind, options):
         kind(comm, start(), warm=3)
     with pytest.raises(InvalidArgument, match="warmup must be"):
         kind(comm, start(), warmup=0)
+    with pytest.raises(InvalidArgument, match="takes parameters of float32, float64, got float16 of bias"):
+        kind(comm, {**start(), "bias": np.ones(4, np.float16)})
     if comm.size > 1:
         with pytest.raises(Disagreement):
             kind(comm, start(), warmup=3 + comm.rank)
