@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from zlib import crc32
 
@@ -31,7 +31,8 @@ Sections: TypeAlias = dict[str, dict[str, Any]]  # a state that was read
 ARRAYS, VALUES = "arrays", "values"
 KINDS = "biufc"  # of dtypes: bool, integers, floats, complex
 READ_BYTES = 1 << 24
-_RULES = hdf5.Rules(levels=18, kinds=KINDS, columns=False)
+_DEEPEST = 16  # levels of names below a section
+_RULES = hdf5.Rules(levels=_DEEPEST + 2, kinds=KINDS, columns=False)
 
 
 def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, object]]]:
@@ -40,11 +41,13 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
     Raises
     ------
     InvalidArgument
-        For a name that HDF5 would read as a path, and for arrays of other dtypes than numbers.
+        For names that the file could not give back as they are, and for arrays of other dtypes than numbers.
     """
     arrays: dict[str, np.ndarray] = {}
     values: dict[str, dict[str, object]] = {}
     for section, entries in state.items():
+        if "/" in section:
+            raise InvalidArgument(f"the name of a section or a reducer may hold no '/', got {section!r}")
         values[section] = {}
         for name, value in entries.items():
             if not hasattr(value, "dtype"):
@@ -53,7 +56,13 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
             path = f"{section}/{name}"
             if {"", ".", ".."} & set(path.split("/")):
                 raise InvalidArgument(f"no part of a saved array's name may be empty, '.' or '..', got {path!r}")
+            if path.count("/") > _DEEPEST:
+                raise InvalidArgument(f"a saved array's name may hold {_DEEPEST - 1} '/' at most, got {name!r}")
             arrays[path] = _on_host(cast(np.ndarray, value), path)
+    for path in arrays:
+        if above := [str(one) for one in PurePosixPath(path).parents if str(one) in arrays]:
+            raise InvalidArgument(f"no saved array's name may go on that of another one after a '/', got {path!r} "
+                                  f"beside {above[0]!r}")
     return arrays, values
 
 

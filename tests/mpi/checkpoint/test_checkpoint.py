@@ -250,6 +250,25 @@ def test_ranks_that_do_not_save_the_same_are_told_and_nothing_is_written(comm, f
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize(("state", "said"), [
+    ({"model/encoder": {"w": np.ones(3)}}, "of a section or a reducer may hold no '/', got 'model/encoder'"),
+    ({"model": {"x": np.ones(3), "x/y": np.ones(3)}}, "'model/x/y' beside 'model/x'"),
+    ({"model": {"a/" * 16 + "a": np.ones(3)}}, "may hold 15 '/' at most"),
+])  # fmt: skip
+def test_names_that_could_not_be_read_again_are_refused_on_every_rank(comm, folder, state, said):
+    deepest = {"a/" * 15 + "a": np.ones(3)}
+    checkpoint.save(comm, folder, 1, common={"model": deepest})
+    with pytest.raises(InvalidArgument, match=said):
+        checkpoint.save(comm, folder, 2, common=state)
+    saved = checkpoint.load(comm, folder)
+    assert saved.step == 1 and saved.common["model"].keys() == deepest.keys()
+
+
+def test_the_name_of_a_reducer_may_hold_no_slash(comm, folder):
+    with pytest.raises(InvalidArgument, match="of a section or a reducer may hold no '/', got 'reducer:encoder/0'"):
+        checkpoint.save(comm, folder, 1, common={}, reducers={"encoder/0": mpicomp.Reducer(comm, "topk:k=1")})
+
+
 def test_a_full_disk_is_one_error_and_leaves_what_was_there(comm, folder):
     whole(comm, folder, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
