@@ -95,6 +95,7 @@ def next_to_interpreter(program: str) -> str:
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 _previous_hook: Hook | None = None
+_ending: Callable[[], object] | None = None
 
 
 def install_abort() -> None:
@@ -102,6 +103,12 @@ def install_abort() -> None:
     global _previous_hook
     if _previous_hook is None and os.environ.get("MPICOMP_ABORT", "1") != "0" and not hasattr(sys, "ps1"):
         _previous_hook, sys.excepthook = sys.excepthook, report_and_abort
+
+
+def end_by(ending: Callable[[], object]) -> None:
+    """Let an uncaught exception end this process by ``ending``, which does not return, instead of MPI's abort."""
+    global _ending
+    _ending = ending
 
 
 def report_and_abort(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -114,6 +121,8 @@ def report_and_abort(kind: type[BaseException], error: BaseException, traceback:
         print(f"{this_rank()}: {kind.__name__}: {error}", file=sys.stderr, flush=True)
         if issubclass(kind, RankLeft):
             time.sleep(LEFT_S)
+        if _ending is not None:
+            _ending()
         set_abort_status(error if isinstance(error, KeyboardInterrupt) else 1)
 
 

@@ -30,12 +30,12 @@ RANKS = 3
 DATA = "synthetic:n=120,d=40,seed=1"
 
 
-def job(mpi, *arguments, options=(), **environment):
+def job(mpi, *arguments, options=(), ranks=RANKS, **environment):
     python = interpreter(mpi)
     launcher = python.parent / "mpiexec"
     if not launcher.exists():
         pytest.skip(f"no environment with {mpi}")
-    command = [str(launcher), *options, "-n", str(RANKS if mpi == "openmpi" else 2), str(python), *arguments]
+    command = [str(launcher), *options, "-n", str(ranks if mpi == "openmpi" else 2), str(python), *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=400,
                           env=job_environment(PYTHONPATH=str(ROOT), **environment))  # fmt: skip
 
@@ -78,6 +78,43 @@ def test_survivors_have_the_same_model():
     ends = re.findall(r"^END (\d) (\d+ \d+) \[1\]$", ended.stdout, re.M)
     assert [rank for rank, _ in sorted(ends)] == ["0", "2"], ended.stdout + ended.stderr
     assert len({steps_and_bits for _, steps_and_bits in ends}) == 1
+
+
+RAISES = """
+import sys
+import numpy as np
+from mpi4py import MPI
+from mpicomp import survivors
+
+class Job:
+    step, steps, lost = 0, 20, []
+
+    def begin(self, comm, loss):
+        self.comm = comm
+        if loss:
+            self.step, self.lost = loss.step, self.lost + loss.ranks
+
+    def advance(self):
+        if self.step == 5 and str(MPI.COMM_WORLD.rank) in sys.argv[1]:
+            raise ValueError("a mistake")
+        self.comm.Allreduce(MPI.IN_PLACE, np.ones(4))
+        self.step += 1
+
+job = Job()
+group = survivors.run(MPI.COMM_WORLD, job)
+print("END", MPI.COMM_WORLD.rank, job.step, job.lost, flush=True)
+group.leave()
+"""
+
+
+@pytest.mark.long("whole jobs of other faults")
+@pytest.mark.parametrize(("raising", "code", "left"), [("1", 0, ["0", "2", "3"]), ("0123", 1, [])])
+def test_an_own_program_goes_on_without_a_rank_that_raises_but_not_if_all_do(raising, code, left):
+    """Four ranks, of which MPI_Abort would leave some."""
+    ended = job("openmpi", "-c", RAISES, raising, options=("--with-ft", "ulfm"), ranks=4)
+    assert ended.returncode == code, ended.stderr
+    assert sorted(re.findall(r"^END (\d) 20 \[1\]$", ended.stdout, re.M)) == left, ended.stdout
+    assert f"[mpicomp] rank {raising[0]} of 4" in ended.stderr
 
 
 def test_one_is_left_of_those_killed_at_once():

@@ -33,7 +33,7 @@ from mpi4py import MPI
 
 from ...errors import MpicompError, RankLeft
 from ..comm import Comm
-from ..job import library_name, this_rank
+from ..job import end_by, library_name, this_rank
 from . import revocation
 from .fault_injection import TOLERANT, finalize_hangs
 
@@ -99,6 +99,7 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
     if text:
         raise MpicompError(text)
     group, repairs = Survivors(world), 0
+    end_by(group.end_after_error)
     loss: Loss | None = None
     while True:
         try:
@@ -206,6 +207,27 @@ class Survivors:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+    def end_after_error(self) -> None:
+        """End this process after an error: by code 1, which ends the job, if all have one, else as a rank that died."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._all_arrive():
+            os._exit(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _all_arrive(self) -> bool:
+        """Return True if all living ranks call this within ``PATIENCE_S``."""
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            everyone = self._base.Ibarrier()
+            while not everyone.Test():
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(POLL_S)
+        except MPI.Exception:
+            return False
+        return True
 
     def _out_of_reach(self) -> list[int]:
         """Return lost ranks whose processes may still exist, on nodes without survivors: ``mpirun`` waits for them."""
