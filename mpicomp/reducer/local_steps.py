@@ -52,8 +52,13 @@ class LocalSteps:
 
     def deferred(self) -> Exception | None:
         """The error that was kept, once."""
-        error, self._deferred = self._deferred, None
+        error = self._deferred
+        self.forget()
         return error
+
+    def forget(self) -> None:
+        """Raise no error of the steps so far."""
+        self._deferred = None
 
 
 def nothing_sent(n: int, ctx: StepContext) -> Exchanged:

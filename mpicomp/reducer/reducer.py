@@ -186,18 +186,19 @@ class Reducer:
 
     @contextmanager
     def leaving_out(self, names: Iterable[str]) -> Iterator[None]:
-        """Within the block some arrays take no part in a step: their error memory stays as it is.
+        """Within the block some arrays take no part in a step: their error memory stays as it is. Blocks may be nested.
 
         Parameters
         ----------
         names : iterable of str
             The same on all ranks. The gradients of these arrays must be zero; their means have no meaning.
         """
-        self._left_out = sorted(names)
+        outside = self._left_out
+        self._left_out = sorted({*outside, *names})
         try:
             yield
         finally:
-            self._left_out = []
+            self._left_out = outside
 
     def memory_norm(self) -> float:
         """Euclidean norm of this rank's error memory, over all its workers."""
@@ -286,6 +287,7 @@ class Reducer:
         self.step, self._blank = int(state["step"]), False
         for prefix, part in self._stateful():
             part.load(saved_state.of_part(prefix, state))
+        self._pipeline.local_steps.forget()
         self._laid_out = None  # the next step compares its arrays with the state
 
     def _run(self, grads: Arrays, out: Arrays | None) -> tuple[Mean, Output | None]:

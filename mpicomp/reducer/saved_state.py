@@ -67,6 +67,8 @@ def check_whole(state: Mapping[str, Any], scheme: Scheme, memories: int) -> None
 def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, levels: OneLevel, lengths: Mapping[str, int]
               ) -> str:
     """Description of what all ranks' states must have in common."""
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"the state must be of a Reducer's state_dict, got {type(state).__name__}")
     if absent := [key for key in ("scheme", "workers", "step", "rank", "ranks") if key not in state]:
         raise InvalidArgument(f"the state must be of a Reducer's state_dict, it lacks {', '.join(absent)}")
     if not scheme.equals(state["scheme"]):

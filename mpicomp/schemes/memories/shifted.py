@@ -10,7 +10,7 @@ from ...errors import InvalidArgument
 from ...ops.protocol import Ops
 from ...types import Array
 from ..interfaces import StepContext
-from ..values import Compensated, Sent, State
+from ..values import Compensated, Sent, Span, State
 from .kept import ErrorMemory, Kept
 from .residual import keep_unsent
 
@@ -58,6 +58,14 @@ class Shifted(ErrorMemory):
         """The mean of all shifts: the same for every worker, so the average over a rank's is that of all ranks."""
         mean = self._shift.get("shift_mean")
         return None if mean is None else mean.copy()
+
+    def set_aside(self, spans: list[Span]) -> None:
+        super().set_aside(spans)
+        self._shift.set_aside(spans)
+
+    def put_back(self, ops: Ops) -> None:
+        super().put_back(ops)
+        self._shift.put_back(ops)
 
     def check(self, n: int, dtype: np.dtype) -> None:
         super().check(n, dtype)

@@ -233,6 +233,8 @@ def test_a_foreign_state_is_refused_on_every_rank(comm):
     reducer = mpicomp.Reducer(comm, "topk:k=4")
     with pytest.raises(InvalidArgument, match="the state must have scheme=topk:k=4, got topk:k=3"):
         reducer.load_state_dict(state)
+    with pytest.raises(InvalidArgument, match="must be of a Reducer's state_dict, got NoneType"):
+        reducer.load_state_dict(None)
 
 
 def test_a_state_is_of_the_same_scheme_however_that_is_written(comm, seed):

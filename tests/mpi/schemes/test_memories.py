@@ -328,6 +328,16 @@ def test_a_non_finite_gradient_in_a_silent_step(comm, seed, text, nonfinite):
     assert reducer.step == 3
 
 
+def test_after_a_state_is_loaded_no_earlier_silent_step_raises(comm):
+    reducer, good = mpicomp.Reducer(comm, "localsgd:period=3"), np.ones(4, np.float32)
+    state = reducer.state_dict()
+    reducer.reduce(np.full(4, np.nan, np.float32))
+    reducer.load_state_dict(state)
+    for _ in range(3):
+        mean = reducer.reduce(good)
+    np.testing.assert_array_equal(mean, good)
+
+
 # -- shifts
 
 def quadratic(comm, n=12):
@@ -525,6 +535,32 @@ def test_arrays_that_are_left_out_keep_their_memory(comm, seed, text, workers):
         one.step(seed, 4)
         assert not all(np.array_equal(a, b) for a, b in zip(one.kept_of(["v", "b"]), before, strict=True))
     np.testing.assert_equal(second.reducer.state_dict(), first.reducer.state_dict())
+
+
+def test_the_shift_of_an_array_that_is_left_out_is_not_sent(comm):
+    """Its values would take the others' places."""
+    means = []
+    for shift in (0, 100):
+        reducer = mpicomp.Reducer(comm, "topk-global:memory=shifted,density=0.25")
+        reducer.set_shift({"resting": np.full(4, shift, np.float32), "live": np.zeros(4, np.float32)})
+        with reducer.leaving_out(["resting"]):
+            gradients = {"resting": np.zeros(4, np.float32), "live": np.arange(1, 5, dtype=np.float32)}
+            means.append([reducer.reduce(gradients)["live"].tolist() for _ in range(3)])
+    assert means[0] == means[1] and means[0][0] == [0, 0, 3, 4]
+
+
+def test_blocks_that_leave_out_arrays_may_be_nested(comm, seed):
+    one = Resting(comm, "topk-global:k=9,dense=1d")
+    one.step(seed, 0)
+    before = one.kept_of(["v"])
+    assert any(kept.any() for kept in before)
+    with one.reducer.leaving_out(["v"]):
+        with one.reducer.leaving_out(["b"]):
+            one.step(seed, 1, zero="vb")
+        one.step(seed, 2, zero="v")
+    np.testing.assert_equal(one.kept_of(["v"]), before)
+    one.step(seed, 3)
+    assert not all(np.array_equal(a, b) for a, b in zip(one.kept_of(["v"]), before, strict=True))
 
 
 def test_ranks_leave_out_the_same_arrays(comm, seed):
