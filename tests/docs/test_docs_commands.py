@@ -98,6 +98,12 @@ def test_command_lines_name_what_there_is(page):
                 check(line)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_files_of_the_project_that_a_page_names_are_there(page):
+    named = re.findall(r"(?<![\w/.-])(?:apps|docs|mpicomp|slurm|tests)/[\w/.-]+\.\w+", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_the_check_refuses_what_there_is_not():
     for wrong in ("bench --no-such-option 3", "benhc", "train logreg --data x --chekpoint y"):
         with pytest.raises(AssertionError, match=r"there is no command|has no"):
