@@ -99,8 +99,10 @@ class _CommunicatingAdam(torch.optim.Optimizer):
         return loss
 
     def _rates(self) -> dict[str, float]:
+        """The learning rate of each parameter; zero of a frozen one, which does not move."""
         rates = (group["lr"] for group in self.param_groups for _ in group["params"])
-        return {name: float(rate) for (name, _), rate in zip(self._named(), rates, strict=True)}
+        return {name: float(rate) if parameter.requires_grad else 0.0
+                for (name, parameter), rate in zip(self._named(), rates, strict=True)}
 
     def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
         parameters = (parameter for group in self.param_groups for parameter in group["params"])

@@ -9,7 +9,8 @@ import torch
 from ..comm.comm import Comm
 from ..comm.safety.collective_errors import check_communicator, run_collectively
 from ..errors import Disagreement
-from .flat import as_array, finished
+from .flat import finished
+from .tensor_collectives import filled
 
 
 @torch.no_grad()
@@ -36,11 +37,9 @@ def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[st
     for _, tensor in named:
         if not tensor.numel():
             continue
-        whole = tensor.contiguous()
-        finished(whole)
-        comm.broadcast(as_array(whole.view(-1).view(torch.uint8)), root)
-        if whole.data_ptr() != tensor.data_ptr():
-            tensor.copy_(whole)
+        with filled(tensor, read=True) as array:
+            finished(tensor)
+            comm.broadcast(array, root)
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Comm, root: int = 0) -> None:

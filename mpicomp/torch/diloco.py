@@ -34,7 +34,7 @@ class TorchParameters:
 
     @torch.no_grad()
     def write(self, name: str, values: np.ndarray) -> None:
-        self._named[name].copy_(torch.from_numpy(values))
+        self._named[name].copy_(torch.from_numpy(np.asarray(values)))  # NumPy computes scalars from 0-d arrays
 
 
 class DiLoCo(diloco.DiLoCo):

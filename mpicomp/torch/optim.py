@@ -110,7 +110,7 @@ class SAM(torch.optim.Optimizer):
         norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for _, _, gradient in gradients]))
         kept = [(parameter, parameter.clone()) for _, parameter, _ in gradients]
         for group, parameter, gradient in gradients:
-            parameter.add_(gradient * torch.where(norm > 0, group["rho"] / norm, 0.0))
+            parameter.add_(gradient * torch.where(norm > 0, group.get("rho", self.defaults["rho"]) / norm, 0.0))
         try:
             loss = _loss(closure)
         finally:

@@ -100,13 +100,14 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> Work:
         """Gather the tensors of all ranks in a list."""
-        return self.allgather_coalesced([list_of(outputs)], [one_of(inputs)], *given, **named)
+        return self.allgather_coalesced([[one] for one in list_of(outputs)], [one_of(inputs)], *given, **named)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> Work:
-        """Gather each tensor of a list in the list at its place."""
+        """Gather each tensor of a list; ``outputs[r]`` gets those of rank r."""
         def run() -> None:
-            for lists, tensor in zip(outputs, inputs, strict=True):
-                collectives.all_gather(self.comm, lists, tensor)
+            of_inputs = collectives.checked(self.comm, lambda: transposed(outputs, len(inputs)))
+            for of_ranks, tensor in zip(of_inputs, inputs, strict=True):
+                collectives.all_gather(self.comm, of_ranks, tensor)
 
         return self._start(run, [one for lists in outputs for one in lists], Options(given, named))
 
@@ -319,3 +320,11 @@ def list_of(tensors: Any) -> list[torch.Tensor]:
         raise InvalidArgument(f"backend mpicomp takes one list of tensors per rank, got {len(tensors)}: call it for "
                               "each")
     return list(tensors[0])
+
+
+def transposed(lists: Any, count: int) -> list[list[torch.Tensor]]:
+    """Return each rank's list of ``count`` tensors as ``count`` lists with a tensor per rank."""
+    for one in lists:
+        if len(one) != count:
+            raise InvalidArgument(f"each list of output tensors must have one per input, {count}, got {len(one)}")
+    return [[one[i] for one in lists] for i in range(count)]

@@ -22,7 +22,8 @@ Tensors = Sequence[torch.Tensor]
 R = TypeVar("R")
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
-INTEGERS |= {getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)}  # not in 2.2
+UNSIGNED = {getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)}  # not in 2.2
+INTEGERS |= UNSIGNED
 FLOATS = {torch.float32, torch.float64, *HALVES}
 REAL = FLOATS | INTEGERS
 # PyTorch's reductions -> names of ours; AVG is a sum, and then a division
@@ -99,7 +100,8 @@ class Target:
     Attributes
     ----------
     tensor : tensor
-        The same memory, in a type that can be reduced: complex numbers are pairs, booleans are bytes.
+        The same memory, in a type that can be reduced: complex numbers are pairs, booleans are bytes. If the tensor
+        is conjugated, a copy.
     op : str
         Our name of the operation.
 
@@ -111,12 +113,13 @@ class Target:
 
     def __init__(self, tensor: torch.Tensor, op: str) -> None:
         check_dense(tensor)
-        self.tensor, self._divides = tensor.detach(), op == "AVG"
+        self.tensor = self._whole = tensor.detach()
+        self._divides = op == "AVG"
         dtype, allowed = tensor.dtype, OF_FLOATS
         if dtype == torch.bool:
             self.tensor, allowed = self.tensor.view(torch.uint8), OF_BOOLEANS
         elif dtype.is_complex:
-            self.tensor, allowed = torch.view_as_real(physical(self.tensor)), OF_COMPLEX
+            self.tensor, allowed = torch.view_as_real(self.tensor.resolve_conj()), OF_COMPLEX
         elif dtype in INTEGERS:
             allowed = OF_INTEGERS
         elif dtype not in FLOATS:
@@ -133,10 +136,14 @@ class Target:
         yield flat
         if flat.data_ptr() != self.tensor.data_ptr():
             self.tensor.copy_(flat.view(self.tensor.shape))
+        if self._whole.is_conj():
+            self._whole.copy_(torch.view_as_complex(self.tensor))
 
     def divide(self, flat: torch.Tensor, size: int) -> None:
         """Divide a sum by the number of ranks, if its mean is wanted; integers toward zero."""
-        if self._divides:
+        if self._divides and flat.dtype in UNSIGNED:  # which PyTorch cannot divide
+            flat.copy_(torch.from_numpy(flat.cpu().numpy() // size))
+        elif self._divides:
             flat.div_(size, rounding_mode=None if flat.is_floating_point() else "trunc")
 
 
@@ -291,7 +298,7 @@ def exchange(comm: Comm, outgoing: Mapping[int, torch.Tensor], incoming: Mapping
     """Send tensors to ranks and receive from ranks, this one among them."""
     me = comm.rank
     if me in outgoing and me in incoming:
-        incoming[me].detach().copy_(outgoing[me].detach())
+        incoming[me].detach().copy_(outgoing[me].detach().reshape(incoming[me].shape))
     leaving = {rank: as_bytes(tensor) for rank, tensor in outgoing.items() if rank != me}
     arriving = {rank: tensor for rank, tensor in incoming.items() if rank != me}
     nbytes = {rank: tensor.numel() * tensor.element_size() for rank, tensor in arriving.items()}
@@ -315,14 +322,11 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def physical(tensor: torch.Tensor) -> torch.Tensor:
-    """Return complex numbers as they are in memory: their sum is the conjugate of the sum of their conjugates."""
-    return tensor.conj() if tensor.is_conj() else tensor
-
-
 def as_bytes(tensor: torch.Tensor) -> Array:
     """Return the bytes of a tensor's elements in C order: its own memory, or a copy."""
-    return as_array(in_order(tensor).view(-1).view(torch.uint8))
+    ordered = in_order(tensor)
+    flat = ordered.as_strided((ordered.numel(),), (1,))  # view(-1) keeps the stride of a lone element
+    return as_array(flat.view(torch.uint8))
 
 
 @contextmanager

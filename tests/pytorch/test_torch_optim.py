@@ -101,6 +101,24 @@ def test_sam(comm, seed, wrapped):
         np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-10)
 
 
+def test_sam_goes_on_where_its_base_stopped():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    base = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    parameter.grad = torch.ones(3)
+    base.step()
+    sam = SAM(torch.optim.SGD([parameter], lr=0.1, momentum=0.9), rho=0.3)
+    sam.load_state_dict(base.state_dict())
+    seen = []
+
+    def closure():
+        seen.append(parameter.detach().clone())
+        return parameter.sum()
+
+    before = parameter.detach().clone()
+    sam.step(closure)
+    torch.testing.assert_close(seen[0] - before, torch.full((3,), 0.3 / 3**0.5))
+
+
 def test_state_goes_on(data):
     """Saved after two steps and loaded into a new optimizer."""
     start, gradients = data

@@ -289,6 +289,22 @@ def test_begins_with_rank_0(comm, seed):
     optimizer.close()
 
 
+def test_a_parameter_of_one_element_with_a_stride(comm):
+    scale = nn.Parameter(torch.full((1, 6), float(comm.rank))[:, 2])
+    optimizer = DistributedOptimizer(torch.optim.SGD([scale], lr=1.0), [("scale", scale)], comm)
+    assert scale.tolist() == [0]
+    (scale * comm.rank).sum().backward()
+    optimizer.step()
+    assert scale.tolist() == [-(comm.size - 1) / 2]
+    optimizer.close()
+
+
+def test_conjugated_buffers_begin_alike(comm):
+    buffer = torch.full((2,), complex(1, comm.rank)).conj()
+    broadcast_parameters({"buffer": buffer}, comm, comm.size - 1)
+    assert buffer.tolist() == [complex(1, 1 - comm.size)] * 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_is_averaged_in_float32(comm, seed, dtype):
     parameter = nn.Parameter(torch.zeros(500, dtype=dtype))

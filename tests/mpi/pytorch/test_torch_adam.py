@@ -80,6 +80,22 @@ def test_resume_through_a_file(comm, seed, kind, core, options):
         resumed.load_state_dict(torch.optim.Adam(other.parameters()).state_dict())
 
 
+@pytest.mark.parametrize(("freeze", "weight_decay"), [(0, 0.1), (6, 0.0), (6, 0.1)])
+@pytest.mark.parametrize(("kind", "core", "options"), CASES)
+def test_frozen_parameters_do_not_move(comm, seed, kind, core, options, freeze, weight_decay):
+    """From the start, or after an exchange, with momenta that are not zero."""
+    model = made(seed)
+    optimizer = kind(model.parameters(), comm, lr=0.01, weight_decay=weight_decay, **options)
+    for step in range(STEPS):
+        if step == freeze:
+            model[0].requires_grad_(False)
+            before = [p.detach().clone() for p in model.parameters()]
+        one_step(model, optimizer, loss_of(model, seed, comm.rank, step))
+    moved = [not torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)]
+    assert moved == [False, False, True, True]
+    optimizer.close()
+
+
 @pytest.mark.parametrize(("kind", "core", "options"), CASES)
 def test_an_overflow_on_one_rank_is_one_on_all(comm, seed, kind, core, options):
     model = made(seed)

@@ -23,6 +23,7 @@ torch.set_num_threads(1)
 pytestmark = [pytest.mark.usefixtures("group"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+INTEGERS += [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
 COMPLEX = [torch.complex64, torch.complex128]
 REAL = FLOATS + INTEGERS
 ALL = [*REAL, *COMPLEX, torch.bool]
@@ -109,6 +110,27 @@ def test_numbers_that_are_conjugated_or_negated_when_read(comm):
     dist.group.WORLD.allgather([sent], [numbers.conj()]).wait()
     for rank, one in enumerate(sent):
         same(one, torch.full((3,), complex(1, -rank - 1)))
+
+
+def test_conjugates_are_reduced_by_value(comm, group):
+    """On some ranks alone, as an input, as an output, and where all ranks but the root reduce a copy."""
+    number = complex(1, 2)
+    total = torch.full((2,), comm.size * number.conjugate())
+    mixed = torch.full((2,), number).conj() if comm.rank == 0 else torch.full((2,), number.conjugate())
+    group.allreduce([mixed]).wait()
+    same(mixed.resolve_conj(), total)
+    given = torch.full((2 * comm.size,), number).conj()
+    for block in (torch.empty_like(total), torch.empty_like(total).conj()):
+        options = dist.ReduceScatterOptions()
+        group._reduce_scatter_base(block, given, options).wait()
+        same(block.resolve_conj(), total)
+        block.zero_()
+        group.reduce_scatter([block], [list(given.chunk(comm.size))], options).wait()
+        same(block.resolve_conj(), total)
+    for root in range(comm.size):
+        mine = torch.full((2,), number).conj()
+        group.reduce([mine], root).wait()
+        same(mine.resolve_conj(), total if comm.rank == root else total / comm.size)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
@@ -210,12 +232,47 @@ def test_lengths_that_differ(comm):
     same(got, torch.cat([torch.arange(2 * rank, 2 * rank + 2) + 100 * peer for peer in range(size)]))
 
 
+def test_a_lone_element_of_a_column(comm, group):
+    """It is contiguous with any stride; one rank alone has one."""
+    columns = [torch.arange(6.0 * (rank + 1)).reshape(-1, 6)[:, 2] for rank in range(comm.size)]
+    outputs = [torch.empty(one.shape) for one in columns]
+    dist.all_gather(outputs, columns[comm.rank])
+    for output, one in zip(outputs, columns, strict=True):
+        same(output, one)
+    for rows in (0, 1):
+        column = torch.full((rows, 6), float(comm.rank))[:, 2]
+        dist.broadcast(column, comm.size - 1)
+        same(column, torch.full((rows,), comm.size - 1.0))
+    column = torch.full((1, 6), -1.0)[:, 2]
+    blocks = [torch.full((1, 6), float(rank))[:, 2] for rank in range(comm.size)]
+    dist.scatter(column, blocks if comm.rank == 0 else None, 0)
+    same(column, torch.full((1,), float(comm.rank)))
+
+
+def test_scatter_and_gather_between_shapes(comm):
+    """Tensors of as many elements, on the root as on the others."""
+    blocks = [torch.arange(4.0) + 10 * rank for rank in range(comm.size)]
+    for root in {0, comm.size - 1}:
+        block = torch.empty(2, 2).t()
+        dist.scatter(block, blocks if comm.rank == root else None, root)
+        same(block, blocks[comm.rank].view(2, 2))
+        gathered = [torch.empty(2, 2) for _ in blocks] if comm.rank == root else None
+        dist.gather(blocks[comm.rank], gathered, root)
+        for found, wanted in zip(gathered or [], blocks, strict=False):
+            same(found, wanted.view(2, 2))
+
+
 def test_coalesced(comm, seed, group):
     tensors = [everyone(comm, shape, seed, torch.float32) for shape in ((3,), (2, 2))]
     mine = [one[comm.rank].clone() for one in tensors]
     group.allreduce_coalesced(mine).wait()
     for one, given in zip(mine, tensors, strict=True):
         same(one, expected("SUM", given))
+    lists = [[torch.empty(one.shape) for one in mine] for _ in range(comm.size)]
+    dist.all_gather_coalesced(lists, [one[comm.rank] for one in tensors])
+    for rank, found in enumerate(lists):
+        for one, given in zip(found, tensors, strict=True):
+            same(one, given[rank])
     outputs = [torch.empty(comm.size, *one.shape) for one in mine]
     with dist._coalescing_manager():
         for output, given in zip(outputs, tensors, strict=True):
@@ -455,6 +512,11 @@ def test_roots_and_numbers_of_tensors(comm, group):
     failing(lambda: group.broadcast(torch.ones(3), comm.size), InvalidArgument, "root must be a rank of the group")
     failing(lambda: group.allgather([[torch.ones(3)] * (comm.size + 1)], [torch.ones(3)]), InvalidArgument,
             "output tensors must be one per rank")
+    two = [torch.ones(3)] * 2
+    failing(lambda: group.allgather_coalesced([two] * (comm.size + 1), two), InvalidArgument,
+            f"output tensors must be one per rank, {comm.size}, got {comm.size + 1}")
+    lists = [two[: 1 + (comm.rank < comm.size - 1)], *[two] * (comm.size - 1)]  # one rank alone lacks an output
+    failing(lambda: group.allgather_coalesced(lists, two), InvalidArgument, "must have one per input, 2, got 1")
     failing(lambda: dist.all_to_all_single(torch.ones(comm.size), torch.ones(comm.size), [1] * comm.size,
                                            [2] * comm.size, async_op=True), InvalidArgument, "split sizes must")
     with pytest.raises(InvalidArgument, match="one tensor per rank, got 2"):
