@@ -52,7 +52,7 @@ class Fragment:
         self.rounds = 0  # outer steps done
         self.started = 0  # the inner step in which the exchange in flight began
         # The common parameters, after the last outer step.
-        self.theta = {name: np.array(worker.read(name)) for name in names}
+        self.theta = {name: np.array(worker.read(name), order="C") for name in names}
         # This worker's difference to them; the mean of all workers' after an exchange.
         self.delta = {name: np.empty_like(value) for name, value in self.theta.items()}
         self.size = sum(value.size for value in self.theta.values())

@@ -56,6 +56,18 @@ def train(model, optimizer, diloco, seed, rank, steps):
         diloco.step()
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_in_any_order_begin_alike_and_are_averaged(comm, order):
+    weights = {"w": np.array(np.arange(6.0).reshape(2, 3) + 100 * comm.rank, order=order)}
+    diloco = ArrayDiLoCo(weights, comm, every=2, outer_lr=1.0, outer_momentum=0.0)
+    np.testing.assert_array_equal(weights["w"], np.arange(6.0).reshape(2, 3))
+    for _ in range(2):
+        weights["w"] -= comm.rank
+        diloco.step()
+    np.testing.assert_allclose(weights["w"], np.arange(6.0).reshape(2, 3) - (comm.size - 1))
+    diloco.close()
+
+
 def values(model):
     return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
 
@@ -154,6 +166,20 @@ def test_resumed_training_has_the_same_bits(comm, seed, settings, stop, scheme):
         assert torch.equal(value, ends[1][name]) if isinstance(value, torch.Tensor) else value == ends[1][name]
     for one in (whole, resumed):
         one.close()
+
+
+@pytest.mark.parametrize("settings", [{"delay": 1}, {"merge": 0.5}], ids=str)
+def test_a_parameter_without_dimensions(comm, settings):
+    model = nn.ParameterDict({"scale": nn.Parameter(torch.tensor(1.0))})
+    diloco = DiLoCo(model, torch.optim.SGD(model.parameters()), comm, every=2, outer_lr=1.0, outer_momentum=0.0,
+                    **settings)
+    for _ in range(3):
+        with torch.no_grad():
+            model["scale"] += comm.rank
+        diloco.step()
+    diloco.synchronize()
+    assert len(set(comm.allgather(model["scale"].item()))) == 1 and model["scale"].shape == ()
+    diloco.close()
 
 
 @pytest.mark.parametrize(("other", "text"), [({"every": 7}, "every=7"), ({"fragments": 2}, "fragments=2"),
