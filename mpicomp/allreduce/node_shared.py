@@ -27,7 +27,6 @@ Reference     Jain et al., "Framework for scalable intra-node collective operati
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 from .._util.partition import pieces
@@ -58,11 +57,9 @@ def allreduce(
     for part in range(len(bounds)):
         mine = work[slice(*bounds[part])]
         mine = mine[link.node.slice(mine)]
-        if across is None:
-            deque(local.neighbours(part), maxlen=0)
-            continue
-        with across.meanwhile(local.neighbours(part)):
-            between(across, mine, op, ops, scratch, factor, **half)
+        with (across or link).meanwhile(local.neighbours(part)):  # of all ranks: simulations record no waits in it
+            if across is not None:
+                between(across, mine, op, ops, scratch, factor, **half)
     local.distribute(len(bounds) - 1)
 
 

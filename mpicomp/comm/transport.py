@@ -140,17 +140,17 @@ class BreakOnError:
 
 
 class Meanwhile:
-    """Context in which a link's waits advance ``work``, which is complete at its end."""
+    """Context in which a link's waits advance ``work``, which is complete at its end; that of an outer one rests."""
 
     def __init__(self, link: MpiLink, work: Iterator[None]) -> None:
-        self._link, self._work = link, work
+        self._link, self._work, self._outer = link, work, link.work
 
     def __enter__(self) -> None:
         self._link.work = self._work
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        self._link.work = None
+        self._link.work = self._outer
         if kind is None:
             for _ in self._work:
                 pass

@@ -180,6 +180,19 @@ def test_a_slow_network_cuts_long_messages_on_the_ranks_that_use_it_only(per_nod
         assert short.messages[0] == whole.messages[0]
 
 
+@pytest.mark.parametrize("name", ["auto", "node_shared"])
+@pytest.mark.parametrize("size", [3, 5])
+def test_long_vectors_on_nodes_of_unequal_numbers_of_ranks(name, size):
+    """A rank without a slice sends nothing; the others send a ring's messages between the nodes."""
+    n, per_node = 25_000_000, 2  # more than one part
+    program = program_of(name, named(str(n)), Place(0, size, per_node))
+    nodes = -(-size // per_node)
+    assert program.bytes_sent[0] == pytest.approx(2 * (nodes - 1) / nodes * 4 * n, rel=1e-6)
+    assert not program.bytes_sent[1::2].any()
+    took = seconds(program, bandwidth=1e9, ranks_per_node=per_node)
+    assert took == pytest.approx(program.bytes_sent[0] / 1e9, rel=1e-6)
+
+
 def test_long_messages_wait_for_a_handshake():
     program = program_of("halving_doubling", named("65536"), Place(0, 2, 1))  # 128 KiB each way, twice
     short = program_of("halving_doubling", named("1024"), Place(0, 2, 1))
