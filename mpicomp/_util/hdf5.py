@@ -109,7 +109,7 @@ def describe(item: h5py.HLObject, attributes: Mapping[str, object]) -> None:
     """Set attributes; texts get a fixed length, so that HDF5 keeps them under the item's checksum."""
     for name, value in attributes.items():
         if isinstance(value, str):
-            text = value.encode()
+            text = value.encode(errors="backslashreplace")  # texts from the system may hold what UTF-8 cannot
             item.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
         else:
             item.attrs[name] = value

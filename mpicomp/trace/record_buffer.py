@@ -14,6 +14,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TypeAlias
 from weakref import WeakSet
+from zlib import crc32
 
 from . import journal
 from .clock import Comparison
@@ -156,9 +157,14 @@ class RecordBuffer:
 
 
 def clean(name: object) -> str:
-    """A name that every reader of HDF5 accepts: printable ASCII, at most 64 characters."""
-    text = str(name)[:_LONGEST_NAME].encode("ascii", "replace").decode()
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    """A name that every reader of HDF5 accepts: printable ASCII, at most 64 characters. Others end in a checksum."""
+    given = str(name)
+    text = given.encode("ascii", "replace").decode()
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    if text == given and len(text) <= _LONGEST_NAME:
+        return text
+    end = f"~{crc32(given.encode('utf-8', 'backslashreplace')):08x}"
+    return text[:_LONGEST_NAME - len(end)] + end
 
 
 def _take(records: list[bytes]) -> list[bytes]:

@@ -351,11 +351,13 @@ def diff(result: Result) -> View:
     facts = [Fact("steps", f"{result['steps_a']} in A, {result['steps_b']} in B"),
              Fact("sent", f"{nbytes(result['bytes_a'])} in A, {nbytes(result['bytes_b'])} in B, per rank and step"),
              *(Fact("differs", f"{name}: A {a}, B {b}") for name, (a, b) in result["different"].items())]
-    grids = [_grid(result["phases"], [
+    if not result["phases"]:
+        return View([*facts, Fact("note", "no step to compare after the first --skip steps (default 1)")])
+    grid = _grid(result["phases"], [
         ("phase", "kind", str), ("B is", "verdict", str), ("A", "a", time_of), ("B", "b", time_of),
-        ("B - A", "change", time_of), ("noise", "noise", time_of), ("B / A", "ratio", _gbs)], 2)]  # fmt: skip
+        ("B - A", "change", time_of), ("noise", "noise", time_of), ("B / A", "ratio", _gbs)], 2)  # fmt: skip
     note = "the noise is that within these launches: one launch each says little about the next"
-    return View(facts, grids if result["phases"] else (), [Fact("note", note)])
+    return View(facts, [grid], [Fact("note", note)])
 
 
 def hang(result: Result) -> View:

@@ -180,6 +180,14 @@ def test_diff_of_new_and_gone_phases_and_of_few_steps(tmp_path):
     assert verdicts["select"] == "gone" and verdicts["step"] == "unknown" and result["different"]["n_ranks"] == [1, 2]
 
 
+def test_diff_without_a_step_after_those_left_out(tmp_path):
+    Run(1).add("step", 0, 0, 0, 50).write(tmp_path / "a.h5")
+    result = run("diff", tmp_path / "a.h5", tmp_path / "a.h5")
+    assert result.exit_code == 0 and "no step to compare after the first --skip steps" in result.output
+    document = json.loads(run("diff", tmp_path / "a.h5", tmp_path / "a.h5", "--json").output)
+    assert document["steps_a"] == document["steps_b"] == 0 and document["phases"] == {}
+
+
 # -- pictures
 
 

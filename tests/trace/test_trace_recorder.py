@@ -118,6 +118,27 @@ def test_odd_names_become_plain_ones(solo, tmp_path):
         assert sorted(trace.metrics()) == ["", ".", "../up", "a b", "a/b"]
 
 
+def test_odd_names_stay_apart(solo, tmp_path):
+    names = ["x" * 70 + "mean", "x" * 70 + "max", "größe", "grüße", "plain"]
+    with Recorder(solo, tmp_path / "run.h5") as recorder:
+        for value, name in enumerate(names):
+            recorder.metric(name, 0, value)
+            recorder.event(name, 1, 2)
+    with open_trace(tmp_path / "run.h5") as trace:
+        assert len(trace.metrics()) == len(set(trace.vocabulary("kind")[1:])) == len(names)
+        assert "plain" in trace.metrics()
+
+
+def test_a_title_that_is_no_unicode(solo, tmp_path):
+    """As Python reads arguments and names of files."""
+    title = os.fsdecode(b"caf\xe9")
+    with Recorder(solo, tmp_path / "run.h5", title=title) as recorder:
+        recorder.metric("loss", 0, 1.0)
+    assert validate(tmp_path / "run.h5") == []
+    with open_trace(tmp_path / "run.h5") as trace:
+        assert trace.attributes["title"] == r"caf\udce9"
+
+
 def test_more_labels_than_codes_share_the_last(solo, tmp_path, monkeypatch):
     monkeypatch.setattr("mpicomp.trace.record_buffer._MAX_LABELS", 4)
     with Recorder(solo, tmp_path / "run.h5") as recorder:
