@@ -58,9 +58,11 @@ def run(make_task: Callable[[Comm, int], Task], title: str, options: Mapping[str
 def _train(comm: Comm, make_task: Callable[[Comm, int], Task], settings: LoopSettings, files: Files, title: str,
            running: Session) -> Report:  # fmt: skip
     from ...apps import loop
+    from ...apps.settings import at_least
 
     progress = running.progress
     progress("reading data")
+    at_least("seed", settings.seed, 0)  # before data is drawn by it
     task = make_task(comm, settings.seed)
     loop.check(comm, task, settings, running.keeper)  # before a trace is opened
 
