@@ -142,8 +142,18 @@ def defaults(command: click.Command, table: object, where: str) -> dict[str, obj
         values = value if _multiple(option) and isinstance(value, list) else [value]
         if not all(isinstance(one, (str, int, float)) for one in values):
             raise InvalidArgument(f"{where}: {name} must be a text, a number or true or false, got {value!r}")
-        found[option.name or ""] = [str(one) for one in values] if _multiple(option) else value
+        found[option.name or ""] = [str(one) for one in values] if _multiple(option) else _typed(option, name, value)
     return found
+
+
+def _typed(option: click.Parameter, name: str, value: object) -> object:
+    """``value`` as text, which click parses as on the command line; true or false of a switch, ``name``, as a bool."""
+    if f"--{name.replace('_', '-')}" in option.secondary_opts:  # its off side
+        if not isinstance(value, bool):
+            raise InvalidArgument(f"{name} must be true or false, got {value!r}")
+        return not value
+    switch = isinstance(getattr(option, "flag_value", None), int)
+    return value if switch and isinstance(value, bool) else str(value)
 
 
 def _spellings(option: click.Parameter) -> set[str]:

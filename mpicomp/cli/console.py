@@ -73,7 +73,9 @@ def folded(text: str, width: int | None, head: str = "") -> str:
 
 
 def print_json(document: object) -> None:
-    print(json.dumps(document, indent=1))
+    """Print ``document``; numbers that are not finite become null, since JSON has no others."""
+    finite = json.loads(json.dumps(document), parse_constant=lambda name: None)
+    print(json.dumps(finite, indent=1, allow_nan=False))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:

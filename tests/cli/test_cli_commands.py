@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import re
 import shlex
@@ -19,10 +20,10 @@ import mpicomp
 from mpicomp.bench import COLLECTIVES
 from mpicomp.bench import watchdog as bench_watchdog
 from mpicomp.bench.plan import Plan, parse_size, show_size, size_range, split_names, split_schemes
-from mpicomp.cli import version
+from mpicomp.cli import config, version
 from mpicomp.cli.bench.command import bench, make_plan
 from mpicomp.cli.commands import COMMANDS
-from mpicomp.cli.console import Column, folded, plain_line
+from mpicomp.cli.console import Column, folded, plain_line, print_json
 from mpicomp.cli.mpi import rank_hint, size_hint
 from mpicomp.cli.options import as_typed
 from mpicomp.cli.outcome import ExitCode, Outcome, outcome_of
@@ -118,6 +119,38 @@ def test_a_wrong_word_is_an_error_with_a_suggestion(capsys, arguments, said):
     """The exit code is 1, because 2 means a wrong result."""
     outcome = outcome_of(lambda: root.main(arguments, prog_name="mpicomp", standalone_mode=False))
     assert outcome.code == ExitCode.FAILED and said in outcome.text
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("iters = 2.5", "'--iters': '2.5' is not a valid integer"),
+    ("iters = true", "'--iters': 'True' is not a valid integer"),
+    ("check = 0.5", "'--check': '0.5' is not a valid integer"),
+    ("quiet = 2.5", "'--quiet': '2.5' is not a valid boolean"),
+    ("no-shuffle = 'yes'", "no-shuffle must be true or false, got 'yes'"),
+])  # fmt: skip
+def test_values_of_a_configuration_are_parsed_as_those_of_the_command_line(tmp_path, line, said):
+    file = tmp_path / "run.toml"
+    file.write_text(f"[bench]\n{line}\n")
+    for arguments in (["bench", "--config", str(file)], ["--config", str(file), "bench"]):
+        outcome = outcome_of(lambda given=arguments: root.main(given, prog_name="mpicomp", standalone_mode=False))
+        assert outcome.code == ExitCode.FAILED and said in outcome.text
+
+
+def test_numbers_and_switches_of_a_configuration():
+    table = {"iters": 3, "min-time": 1, "max-time": 2.5, "check": False, "shuffle": False, "no-check": True}
+    command = bench.default_command
+    found = command.make_context("bench", [], default_map=config.defaults(command, table, "[bench]")).params
+    assert {name: found[name.replace("-", "_")] for name in table} == table
+    assert type(found["iters"]) is type(found["check"]) is int and type(found["min_time"]) is float
+    for table, shuffles in (({"no-shuffle": True}, False), ({"no_shuffle": False}, True), ({"shuffle": False}, False)):
+        defaults = config.defaults(command, table, "[bench]")
+        assert command.make_context("bench", [], default_map=defaults).params["shuffle"] is shuffles
+
+
+def test_json_has_no_numbers_that_are_not_finite(capsys):
+    print_json({"loss": math.nan, "series": [{"gap": math.inf}, (-math.inf, 0.1)], "steps": 3})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "loss": None, "series": [{"gap": None}, [None, 0.1]], "steps": 3}  # fmt: skip
 
 
 def test_the_docs_list_every_exit_code():

@@ -40,6 +40,12 @@ def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path)
     assert document["complete"] and document["steps"] == max(facts["step"], 20)  # an epoch
 
 
+def test_a_seed_below_zero_is_refused_before_data_is_drawn(alone):
+    done = alone(["-m", "mpicomp.cli"], "train", "mlp", "--data", "synthetic:train=40,test=20", "--seed", "-1",
+                 MPICOMP_ALLOW_SINGLETON="1")  # fmt: skip
+    assert done.code == 1 and "Error: seed must be at least 0, got -1" in done.err and "Traceback" not in done.err
+
+
 IMAGES = "synthetic:train=40,test=20"
 APPS = {
     "logreg": ["--data", "synthetic:n=60,d=10"], "ef-gdstar": ["--data", "synthetic:n=60,d=10"],
