@@ -228,9 +228,13 @@ class LoopRun:
         better = report.best is None or sign * point.metric > sign * report.best
         if better:
             report.best, report.best_step = point.metric, point.step
-        since = sum(one.step > report.best_step for one in report.series)
-        report.early = self.settings.patience is not None and since >= self.settings.patience
+        report.early = self._has_waited()
         return better
+
+    def _has_waited(self) -> bool:
+        """True if the best metric is as many evaluations old as ``patience`` says."""
+        since = sum(one.step > self.report.best_step for one in self.report.series)
+        return self.settings.patience is not None and since >= self.settings.patience
 
     def _record(self, point: Point) -> None:
         if self.comm.rank == 0:
@@ -247,7 +251,7 @@ class LoopRun:
         report = self.report
         progress = {
             "steps": self.steps, "sums": self._over_ranks(sums), "series": [list(point) for point in report.series],
-            "further": report.further, "best": report.best, "best_step": report.best_step, "early": report.early,
+            "further": report.further, "best": report.best, "best_step": report.best_step,
         }  # fmt: skip
         carried = self.comm.gather_to_all(self.batches.carried.reshape(-1))[0].reshape(self.settings.workers, -1)
         common = {"progress": progress, "batches": {"carried": carried}, **(training if shared else {})}
@@ -267,7 +271,8 @@ class LoopRun:
         self.steps = report.steps = progress["steps"]
         self.batches.carried[:] = saved.common["batches"]["carried"][list(self.batches.own)]
         report.series, report.further = [Point(*point) for point in progress["series"]], progress["further"]
-        report.best, report.best_step, report.early = (progress[name] for name in ("best", "best_step", "early"))
+        report.best, report.best_step = progress["best"], progress["best_step"]
+        report.early = self._has_waited()
 
     def _over_ranks(self, values: np.ndarray) -> np.ndarray:
         total = values.astype(np.float64)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mpicomp import Scheme
 from mpicomp.errors import InvalidArgument
 from mpicomp.optim.optimizers import SGD
+from mpicomp.optim.rates import MOST_EPOCHS
 from mpicomp.schemes.options import resolve, written
 
 from .settings import at_least, check_workers
@@ -56,9 +57,12 @@ class LoopSettings:
         check_workers(workers, ranks)
         for name, low in (("batch", 1), ("seed", 0), ("eval_every", 1), ("patience", 1)):
             at_least(name, getattr(self, name), low)
-        if not 0 < self.epochs < math.inf:
-            raise InvalidArgument(f"epochs must be positive, got {self.epochs}")
-        for name in ("compress_warmup", "outer_warmup", "sam", "clip"):
+        if not 0 < self.epochs <= MOST_EPOCHS:
+            raise InvalidArgument(f"epochs must be positive and at most {MOST_EPOCHS:g}, got {self.epochs}")
+        for name in ("compress_warmup", "outer_warmup"):
+            if not 0 <= getattr(self, name) <= MOST_EPOCHS:
+                raise InvalidArgument(f"{name} must be from 0 to {MOST_EPOCHS:g} epochs, got {getattr(self, name)}")
+        for name in ("sam", "clip"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InvalidArgument(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
         if workers * self.batch > rows:

@@ -136,7 +136,7 @@ def _parsed(body: bytes, separator: bytes) -> np.ndarray:
         raise ValueError("a character that may not stand here")
     lines = body.replace(b"::", b"\t") if separator == b"::" else body
     delimiter = "\t" if separator == b"::" else separator.decode()
-    if not lines.strip():
+    if not lines.strip(b"\r\n"):
         return np.empty((0, 4))
     return np.loadtxt(io.BytesIO(lines), delimiter=delimiter, comments=None, ndmin=2, encoding="latin-1")
 

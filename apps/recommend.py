@@ -153,8 +153,8 @@ class Recommend(TorchModel):
 
 
 def place_of_first(answers: np.ndarray) -> np.ndarray:
-    """Number of others in a row at least as high as the first: a network with equal answers for all finds nothing."""
-    return (answers[:, 1:] >= answers[:, :1]).sum(axis=1)
+    """Number of others in a row that are not below the first: equal answers for all find nothing, and NaN neither."""
+    return (~(answers[:, 1:] < answers[:, :1])).sum(axis=1)
 
 
 class Unrated:

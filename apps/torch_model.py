@@ -58,5 +58,5 @@ def seeded(seed: int, *what_for: int) -> Iterator[None]:
     """PyTorch's random numbers by seed and purpose alone: the same on any rank, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         mixed = np.random.SeedSequence([seed, *what_for]).generate_state(1, np.uint64)
-        torch.manual_seed(int(mixed[0]) if what_for else seed)
+        torch.manual_seed(int(mixed[0]) if what_for else seed % (1 << 64))
         yield

@@ -75,6 +75,7 @@ class WarmUp:
         return rate if step >= self.steps else self.start + (rate - self.start) * step / self.steps
 
 
+MOST_EPOCHS = 1e9  # of any training: steps can be counted
 RATES = {
     "constant": (),
     "step": (Option("at", str, None, "epochs at which the rate drops, joined by +"),
@@ -104,9 +105,9 @@ def make(text: str, base: float, steps_per_epoch: int, epochs: float, warmup: fl
     >>> [round(rate(step), 3) for step in (0, 1, 5, 19, 20)]
     [0.0, 0.02, 0.1, 0.1, 0.01]
     """
-    if not 0 < base < math.inf or not 0 <= start < math.inf or not 0 <= warmup < math.inf:
-        raise InvalidArgument(f"the learning rate must be positive, its start and warm-up at least 0, got {base}, "
-                              f"{start} and {warmup}")
+    if not 0 < base < math.inf or not 0 <= start < math.inf or not 0 <= warmup <= MOST_EPOCHS:
+        raise InvalidArgument("the learning rate must be positive, its start at least 0, its warm-up from 0 to "
+                              f"{MOST_EPOCHS:g} epochs, got {base}, {start} and {warmup}")
     name, given = parse(text, RATES, "schedule of the learning rate")
     options = resolve(RATES[name], given, f"schedule {name}")
     rate: Rate = Constant(base)
@@ -122,6 +123,7 @@ def _epochs(text: str | None) -> list[float]:
         epochs = [float(one) for one in (text or "").split("+")]
     except ValueError:
         epochs = []
-    if not epochs or not all(0 < one < math.inf for one in epochs):
-        raise InvalidArgument(f"at must be epochs joined by +, as in step:at=150+250, got {text!r}")
+    if not epochs or not all(0 < one <= MOST_EPOCHS for one in epochs):
+        raise InvalidArgument(f"at must be epochs, at most {MOST_EPOCHS:g}, joined by +, as in step:at=150+250, got "
+                              f"{text!r}")
     return epochs

@@ -98,6 +98,18 @@ def test_early_stop_and_best(alone):
     assert (report.best, report.best_step, report.steps, report.early) == (3, 20, 40, True)
 
 
+def test_a_run_that_has_stopped_early_goes_on_with_more_patience(alone, tmp_path):
+    def train(metrics, patience, **keeping):
+        settings = LoopSettings(workers=1, batch=1, epochs=0.5, eval_every=1, patience=patience)
+        return loop.train(alone, Scripted(metrics), settings, keeper=Keeper(alone, tmp_path, **keeping))
+
+    stopped = train([5, 3, 4, 4], 2)
+    assert stopped.early and stopped.steps == 4
+    assert train([], 2, resume=True).to_dict()["steps"] == 4
+    patient = train([4, 2], 4, resume=True)
+    assert (patient.early, patient.steps, patient.best, patient.best_step) == (False, 5, 3, 2)
+
+
 class Scored(Scripted):
     """With a metric made from the mean, and one more."""
 
@@ -151,6 +163,8 @@ def test_a_run_that_diverges_is_an_error(alone):
         ({"batch": 0}, "batch must be at least 1"),
         ({"workers": 10, "batch": 30}, "need 300 rows, got 200"),
         ({"epochs": 0}, "epochs must be positive"),
+        ({"epochs": 1e308}, "epochs must be positive and at most"),
+        ({"compress_warmup": 1e308, "scheme": "topk:density=0.1"}, "compress_warmup must be from 0 to"),
         ({"optimizer": "sgdd"}, "unknown optimizer"),
         ({"schedule": "step"}, "at must be epochs"),
         ({"lr": 0.0}, "learning rate must be positive"),

@@ -64,6 +64,7 @@ def test_the_generator_makes_the_format_it_is_read_in(tmp_path):
     (b"1\t2\t3\t4\n1\t2\t3\n", r"line 2: .*between tabs.* got '1\\t2\\t3'"),
     (b"1\t2\t3\n", "line 1: .*between tabs"),
     (b"1\t2\t3\t4\n\n5\t6\tx\t8\n", r"line 3: .* got '5\\t6\\tx\\t8'"),
+    (b"1\t2\t3\t4\n  \n5\t6\t7\t8\n", "line 2: .* got '  '"),
     (b"1::2::3::4\n1::2.5::3::4\n", "line 2: .*between ::, .*two whole, got '1::2.5::3::4'"),
     (b"1::2::3::4\n-1::2::3::4\n", "line 2"),
     (b"1::2::3::4\n1:::2::3::4\n", "line 2"),

@@ -215,10 +215,12 @@ def cosine_at(step, steps):
     ("arguments", "text"),
     [
         (("exponential", 1, 1, 1), "unknown schedule of the learning rate 'exponential'"),
-        (("step", 1, 1, 1), "at must be epochs joined by"),
+        (("step", 1, 1, 1), "at must be epochs, at most 1e"),
         (("step:at=2+x", 1, 1, 1), "got '2"),
         (("constant", 0, 1, 1), "learning rate must be positive"),
-        (("constant", 1, 1, 1, -1), "warm-up at least 0"),
+        (("step:at=1e308", 1, 1, 1), "at must be epochs, at most 1e"),
+        (("constant", 1, 1, 1, -1), "warm-up from 0 to 1e"),
+        (("constant", 1, 1, 1, 1e308), "warm-up from 0 to 1e"),
     ],
 )
 def test_rates_refuse(arguments, text):

@@ -60,8 +60,8 @@ def test_every_item_not_rated_is_as_likely(seed):
 
 
 def test_ranking_by_hand():
-    answers = np.array([[5.0, 1, 2, 3], [2, 3, 1, 4], [1, 1, 1, 0], [0, 1, 2, 3]])
-    assert place_of_first(answers).tolist() == [0, 2, 2, 3]
+    answers = np.array([[5.0, 1, 2, 3], [2, 3, 1, 4], [1, 1, 1, 0], [0, 1, 2, 3], [np.nan] * 4])
+    assert place_of_first(answers).tolist() == [0, 2, 2, 3, 3]
     task = Recommend(DATA, 0, "gmf")
     assert task._ranked.shape == (60, 1 + RANKED) and np.array_equal(task._ranked[:, 0], DATA.test_items)
     # a network that knows: four items go before the held-out one of user 0, none before those of the others

@@ -130,7 +130,7 @@ def test_a_warm_up_of_outer_steps_averages_gradients(comm, scheme):
 
 
 @pytest.mark.parametrize(("changes", "text"), [
-    ({"outer_warmup": -1.0}, r"outer_warmup must be at least 0 and finite, got -1\.0"),
+    ({"outer_warmup": -1.0}, r"outer_warmup must be from 0 to 1e\+09 epochs, got -1\.0"),
     ({"outer_warmup_scheme": "localsgd"}, "outer_warmup_scheme must have the same mean on all ranks, got localsgd"),
     ({"outer_warmup_scheme": "dgc"}, "of dgc.* has the momentum itself"),
 ])  # fmt: skip
