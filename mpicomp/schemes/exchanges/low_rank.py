@@ -98,6 +98,7 @@ class LowRank(Exchange[Factors, Factors]):
     def __init__(self, rank: int, warm: str, orthogonal: str) -> None:
         self.rank, self.warm, self.transposed = rank, warm == "yes", orthogonal == "columns"
         self._q: Array | None = None  # all Q of the last step, packed
+        self._next: tuple[int, Array] | None = None  # number of a step, which may be refused yet, and its Q
         self._loaded: np.ndarray | None = None
 
     def choose(self, us: list[Compensated], ctx: StepContext) -> Factors:
@@ -145,7 +146,7 @@ class LowRank(Exchange[Factors, Factors]):
         q, q_bits = _mean(_sum(us, back, layout, p, seen.q_size, ctx), ctx)
         ops.low_rank_product(*((q, p) if self.transposed else (p, q)), layout.matrices, mean)
         if self.warm and not ops.count_nonfinite(q)[0]:  # else the step is refused, or all is lost
-            self._q, self._loaded = q, None
+            self._next = ctx.number, q
         return p_bits + q_bits
 
     def _last_q(self, seen: Layout, ctx: StepContext) -> Array:
@@ -158,6 +159,11 @@ class LowRank(Exchange[Factors, Factors]):
         drawn = [np.random.default_rng([*seed, number]).standard_normal((one.columns, one.rank))
                  for number, one in enumerate(seen.matrices)]
         return ctx.ops.from_host(np.concatenate([one.ravel() for one in drawn]).astype(ctx.dtype))
+
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
+        if self._next is not None and self._next[0] == ctx.number:
+            self._q, self._loaded = self._next[1], None
+        self._next = None
 
     def state(self, ops: Ops) -> State:
         q = self._loaded if self._q is None else ops.to_host(self._q)

@@ -63,6 +63,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
     def __init__(self, second: str) -> None:
         self.second_memory = second == "yes"
         self._residual: Array | None = None
+        self._next: tuple[int, Array] | None = None  # number of a step, which may be refused yet, and what it leaves
         self._start = 0
         self._loaded: State | None = None
 
@@ -97,15 +98,19 @@ class Pieces(Exchange[Everything, PieceCodes]):
             misfits = ctx.misfits(mean)
             if misfits is not None:  # this memory keeps what the result cannot hold
                 ctx.ops.scatter(mean, misfits.positions, misfits.held)
-            left_out = left_out_of(start, stop, ctx)
-            kept = [residual[part].copy() for part in left_out]
-            ctx.ops.axpby(residual, 1.0, hops.total, -1.0, mean[start:stop])
-            for part, values in zip(left_out, kept, strict=True):
-                residual[part] = values
+            ctx.ops.axpby(hops.total, 1.0, hops.total, -1.0, mean[start:stop])
+            for part in left_out_of(start, stop, ctx):
+                hops.total[part] = residual[part]
+            self._next = ctx.number, hops.total
         bits = 8.0 * message.encoder.nbytes / len(message.sent)
         return Exchanged(Mean(None, mean, ctx.n), message.sent, bits)
 
     # -- the second memory
+
+    def observe(self, mean: Mean, ctx: StepContext) -> None:
+        if self._next is not None and self._next[0] == ctx.number:
+            self._residual = self._next[1]
+        self._next = None
 
     def state(self, ops: Ops) -> State:
         """Error of this rank's piece, and the piece's first element: NOTHING before the first that was sent."""
@@ -173,7 +178,8 @@ def _piece(ctx: StepContext) -> tuple[int, int]:
 def _sent(local: int, encoder: Encoder, ctx: StepContext) -> Sent:
     """Values of one worker as receivers read them, decoded at their use."""
     coded = encoder.all_coded(local)
-    if ctx.n <= ctx.ops.PIECE:  # its update is one piece, too
+    # Its update is one piece, too; or the second hop has another scale, by which the codec then decodes.
+    if ctx.n <= ctx.ops.PIECE or ctx.codec.shares_scale:
         return Sent(None, encoder.decoded(local))
     return Sent(None, partial(encoder.decoded, local), coded)
 

@@ -34,7 +34,7 @@ class EF21(ErrorMemory):
     reference = "Richtarik et al. 2021 (EF21); Fatkhullin et al. 2023 (EF21-SGDM)"
     estimates = True
     required_state = ("residual", "estimate", "common")
-    redistribution = (("estimate", "stay"), ("common", "stay"))
+    redistribution = tuple((name, "stay") for name in required_state)  # they are one estimate
 
     def __init__(self, eta: float) -> None:
         super().__init__()

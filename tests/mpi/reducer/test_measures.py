@@ -145,6 +145,16 @@ def test_of_other_memories(comm, seed, text):
             assert (measures["wire_bytes"] > 0) == (comm.size > 1 and step % 2 == 1)
 
 
+def test_the_error_of_long_vectors_is_that_of_the_memory(comm, seed):
+    """Their second hop has another scale by the time the first hop's codes are decoded to be measured."""
+    reducer = mpicomp.Reducer(comm, "int8:codec=scaled-integer,memory=residual,second=no", measures=1)
+    n = reducer._ops.PIECE + 1
+    reducer.reduce(np.random.default_rng([seed, comm.rank]).standard_normal(n, np.float32))
+    kept = np.array([reducer.memory_norm() ** 2])
+    comm.allreduce_in_place(kept)
+    assert reducer.stats.measures["compression_error"] == pytest.approx(kept[0] / comm.size, rel=1e-3)
+
+
 @pytest.mark.parametrize("text", ["dense", "topk:k=1,dense=1d", "localsgd"])
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_nothing_to_measure_gives_no_nan(comm, text, n):

@@ -44,6 +44,19 @@ def residuals(reducer):
     return [value for name, value in reducer.state_dict().items() if name.endswith("/residual")]
 
 
+@pytest.mark.parametrize("text", ["int8:memory=update,second=yes,dense=1d", "powersgd:rank=1,memory=update,dense=1d"])
+def test_what_an_exchange_keeps_stays_if_dense_arrays_refuse_the_step(comm, seed, text):
+    reducer = mpicomp.Reducer(comm, text, nonfinite="skip")
+    rng = np.random.default_rng([seed, comm.rank])
+    kept = []
+    for _ in range(3):
+        reducer.reduce({"w": rng.standard_normal((40, 40)).astype(np.float16), "b": np.full(8, 6e4, np.float16)})
+        kept.append((reducer.stats.skipped, arrays(reducer.state_dict())))
+    assert [skipped for skipped, _ in kept] == [False, True, True]
+    assert any(value.any() for name, value in kept[0][1].items() if name.startswith("exchange/"))
+    np.testing.assert_equal(kept[2][1], kept[0][1])
+
+
 # -- in the precision of computation
 
 @pytest.mark.parametrize("size", [1e26, 3e38])

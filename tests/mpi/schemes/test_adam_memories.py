@@ -192,7 +192,7 @@ def test_resume_is_bit_exact(comm, seed, text):
     assert all(result[name].tobytes() == expected[name].tobytes() for name in expected)
 
 
-@pytest.mark.parametrize(("memory", "name"), [("adam-update", "first"), ("ef21", "estimate")])
+@pytest.mark.parametrize(("memory", "name"), [("adam-update", "first"), ("ef21", "residual")])
 def test_states_of_other_workers_are_refused(comm, seed, memory, name):
     reducer = mpicomp.Reducer(comm, f"topk:memory={memory}")
     reducer.reduce(real(seed, comm.rank, 0))
