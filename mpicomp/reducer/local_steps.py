@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ..comm.safety.agreement import rebuild
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..schemes.interfaces import Memory, StepContext
 from ..schemes.values import Compensated, Exchanged, Mean, Sent
 from ..types import Array
-from .levels import OneLevel
 
 
 class LocalSteps:
@@ -32,14 +32,15 @@ class LocalSteps:
             raise InvalidArgument("arrays cannot go dense where a scheme sends nothing in some steps; expected "
                                   "dense=none and no density of 1, or between=gradient")
 
-    def leave_out(self, us: list[Compensated], vectors: list[Array], levels: OneLevel, ctx: StepContext) -> list[int]:
-        """Let gradients that are not finite count as zero; how many elements of each worker's are not."""
-        found = [ctx.overflows(Compensated(None, g)) if ctx.check_finite else 0 for g in vectors]
-        found = levels.anywhere(found)
+    def nonfinite(self, vectors: list[Array], ctx: StepContext) -> list[int]:
+        """How many elements of each worker's gradients are not finite."""
+        return [ctx.overflows(Compensated(None, g)) if ctx.check_finite else 0 for g in vectors]
+
+    def leave_out(self, us: list[Compensated], found: list[int], ctx: StepContext) -> None:
+        """Let gradients that are not finite, where any are ``found``, count as zero."""
         for worker, count in enumerate(found):
             if count:
                 us[worker] = self._memories[worker].compensate(ctx.ops.zeros(ctx.n, ctx.dtype), ctx)
-        return found
 
     def can_wait(self, error: Exception | None) -> bool:
         """True if ``error``, if there is one, is about gradients and may be raised by a later agreement."""
@@ -52,13 +53,17 @@ class LocalSteps:
 
     def deferred(self) -> Exception | None:
         """The error that was kept, once."""
-        error = self._deferred
-        self.forget()
+        error, self._deferred = self._deferred, None
         return error
 
-    def forget(self) -> None:
-        """Raise no error of the steps so far."""
-        self._deferred = None
+    def state(self) -> dict[str, list[str]]:
+        """The error that is kept, by its class and text."""
+        error = self._deferred
+        return {} if error is None else {"deferred": [type(error).__name__, str(error)]}
+
+    def load(self, deferred: list[str] | None) -> None:
+        """Keep a saved error, or none."""
+        self._deferred = rebuild(*deferred) if deferred else None
 
 
 def nothing_sent(n: int, ctx: StepContext) -> Exchanged:

@@ -246,7 +246,8 @@ class Reducer:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
         kept = {prefix + name: array for prefix, part in self._stateful()
                 for name, array in part.state(self._ops).items()}
-        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self.place, **kept}
+        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self.place, **kept,
+                **self._pipeline.local_steps.state()}
 
     def kept(self, vector: Array) -> slice:
         """The elements of a whole vector that this rank keeps error memory of: all, or its slice of the node's."""
@@ -287,7 +288,7 @@ class Reducer:
         self.step, self._blank = int(state["step"]), False
         for prefix, part in self._stateful():
             part.load(saved_state.of_part(prefix, state))
-        self._pipeline.local_steps.forget()
+        self._pipeline.local_steps.load(state.get("deferred"))
         self._laid_out = None  # the next step compares its arrays with the state
 
     def _run(self, grads: Arrays, out: Arrays | None) -> tuple[Mean, Output | None]:
@@ -381,7 +382,7 @@ class Reducer:
             return None, template, None, error
         try:
             prepared = self._pipeline.prepare(flat, ctx)
-            return prepared, ctx, output, self._pipeline.nonfinite_error(prepared, bucket, ctx)
+            return prepared, ctx, output, prepared and self._pipeline.nonfinite_error(prepared, bucket, ctx)
         except Exception as caught:
             return None, template, None, caught
 
@@ -424,8 +425,15 @@ class Reducer:
                 if other is None:
                     self.comm.fail_together(pipeline.error_of_gradients(prepared, bucket, ctx))
                     raise
-                again = pipeline.prepare(prepared.flat, other)  # sees what the codes of this try did not show
-                self.comm.fail_together(pipeline.nonfinite_error(again, bucket, other))
+                again: Prepared | None = None
+                error: Exception | None = None
+                try:
+                    again = pipeline.prepare(prepared.flat, other)  # sees what the codes of this try did not show
+                    error = again and pipeline.nonfinite_error(again, bucket, other)
+                except Exception as caught:
+                    error = caught
+                self.comm.fail_together(error)
+                assert again is not None, "else a rank has an error"
                 return self._averaged(again, other, bucket)
             except NonFiniteGradient:
                 if self.nonfinite == "raise":

@@ -21,6 +21,7 @@ from .local_steps import LocalSteps, nothing_sent
 
 # The result of a step's compressed part, what memories add to it for this rank alone, and the update still to be done.
 Treated = tuple[Exchanged, Array | None, Iterator[None]]
+FAILED = 1 << 62  # of elements to refuse: a rank could not look for them
 IN_FLIGHT_BYTES = 1 << 20  # of what goes uncompressed: from here on it travels beside the compressed exchange
 
 
@@ -86,15 +87,26 @@ class Pipeline:
             memory.put_back(ctx.ops)
         self.dense.put_back(ctx.ops)
 
-    def prepare(self, flat: list[Array], ctx: StepContext) -> Prepared:
-        """All that a rank does by itself: compensate and choose."""
+    def prepare(self, flat: list[Array], ctx: StepContext) -> Prepared | None:
+        """All that a rank does by itself: compensate and choose. None if a rank that it depends on could not."""
         vectors, whole = self.levels.vectors(flat, ctx), ctx.all_ranks or ctx
-        us = [memory.compensate(g, ctx) for memory, g in zip(self.memories, vectors, strict=True)]
-        if self.local_steps.covers(ctx.number):
-            found = self.local_steps.leave_out(us, vectors, self.levels, ctx)
+        local, choice, found = self.local_steps.covers(ctx.number), None, [0] * len(vectors)
+        try:
+            us = [memory.compensate(g, ctx) for memory, g in zip(self.memories, vectors, strict=True)]
+            if local:
+                found = self.local_steps.nonfinite(vectors, ctx)
+            elif ctx.n:
+                choice = self.exchange.choose(us, ctx)
+                found = choice.nonfinite
+        except Exception:
+            self.levels.anywhere([FAILED] * len(vectors))
+            raise
+        found = self.levels.anywhere(found)
+        if FAILED in found:
+            return None
+        if local:
+            self.local_steps.leave_out(us, found, ctx)
             return Prepared(flat, us, None, self.levels.blamed(found, flat, ctx))
-        choice = self.exchange.choose(us, ctx) if ctx.n else None
-        found = self.levels.anywhere(choice.nonfinite if choice is not None else [0] * len(us))
         return Prepared(flat, us, choice, [
             count + (self.dense.overflows(g[whole.n :], whole) if g.size > whole.n else 0)
             for count, g in zip(self.levels.blamed(found, flat, ctx), flat, strict=True)

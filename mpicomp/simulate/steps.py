@@ -101,6 +101,7 @@ class Rehearsal:
         pipeline = Pipeline(parts, levels)
         script.tape.work(STEP, 1)
         prepared = pipeline.prepare(gradient, ctx)
+        assert prepared is not None, "no rank fails"
         if not pipeline.local_steps.covers(number):
             comm.agree("")
         pipeline.run(prepared, ctx)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpicomp
-from mpicomp.errors import InjectedFault
+from mpicomp.errors import InjectedFault, NonFiniteGradient
 from mpicomp.schemes import COMPOSITIONS
 from mpicomp.schemes.exchanges import EXCHANGES
 
@@ -81,3 +81,22 @@ def test_the_step_can_be_done_again(world, comm, seed, monkeypatch, exchange):
         if (exchange, name.partition("/")[0]) != ("fastest", "exchange"):  # seconds
             np.testing.assert_array_equal(reducer.state_dict()[name], value, name)
     reducer.comm.Free()
+
+
+def test_an_error_of_one_rank_where_a_step_is_tried_again_is_one_of_all(comm, seed, monkeypatch):
+    reducer, last = mpicomp.Reducer(comm, "topk:k=9"), comm.size - 1
+    reducer.reduce(gradients(seed, comm.rank, 0))
+    pipeline = reducer._pipeline
+
+    def fail(*given):
+        raise MemoryError("no room")
+
+    def overflow(prepared, ctx):
+        if comm.rank == last:
+            monkeypatch.setattr(pipeline, "prepare", fail)
+        raise NonFiniteGradient("codes overflowed")
+
+    monkeypatch.setattr(pipeline, "run", overflow)
+    monkeypatch.setattr(pipeline.exchange, "instead", lambda ctx: ctx)
+    with pytest.raises(MemoryError, match=f"rank {last}: no room"):
+        reducer.reduce(gradients(seed, comm.rank, 1))

@@ -49,6 +49,21 @@ def gradients(seed, rank, step, workers=1, dtype=np.float32):
     return {name: rng.standard_normal(rows + shape).astype(dtype) for name, shape in SHAPES.items()}
 
 
+def no_room(*given):
+    raise MemoryError("no room")
+
+
+def test_a_rank_that_cannot_prepare_its_slice_fails_on_all(nodes, seed, monkeypatch):
+    reducer, last = mpicomp.Reducer(nodes, on_nodes("topk:density=0.1")), nodes.size - 1
+    with monkeypatch.context() as patch:
+        if nodes.rank == last:
+            patch.setattr(reducer._pipeline.memories[0], "compensate", no_room)
+        with pytest.raises(MemoryError, match=f"rank {last}: no room"):
+            reducer.reduce(vector(seed, nodes.rank, 0))
+    means = nodes.allgather(reducer.reduce(vector(seed, nodes.rank, 0)).tobytes())
+    assert len(set(means)) == 1 and reducer.step == 1
+
+
 def node_sums(comm, seed, step):
     """The share of each node in the mean: its sum, times nodes over ranks."""
     each_node = [range(first, min(first + per_node(comm), comm.size)) for first in range(0, comm.size, per_node(comm))]

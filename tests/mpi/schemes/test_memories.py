@@ -328,6 +328,18 @@ def test_a_non_finite_gradient_in_a_silent_step(comm, seed, text, nonfinite):
     assert reducer.step == 3
 
 
+def test_the_error_of_a_silent_step_is_saved(comm):
+    first, second = (mpicomp.Reducer(comm, "localsgd:period=3") for _ in range(2))
+    gradients = [np.full(4, np.nan if comm.rank == 0 else 1.0, np.float32), *[np.ones(4, np.float32)] * 2]
+    first.reduce(gradients[0])
+    second.load_state_dict(first.state_dict())
+    for reducer in (first, second):
+        with pytest.raises(NonFiniteGradient, match=r"rank 0: .*nan in step 0"):
+            for gradient in gradients[1:]:
+                reducer.reduce(gradient)
+    assert "deferred" not in first.state_dict()
+
+
 def test_after_a_state_is_loaded_no_earlier_silent_step_raises(comm):
     reducer, good = mpicomp.Reducer(comm, "localsgd:period=3"), np.ones(4, np.float32)
     state = reducer.state_dict()
