@@ -148,7 +148,8 @@ def _drop(folder: Path) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    document = {"crc32": _crc(manifest), "manifest": manifest}
+    as_read = json.loads(json.dumps(manifest))  # keys are texts, in whose order the checksum takes them
+    document = {"crc32": _crc(as_read), "manifest": as_read}
     write_bytes(path, True, json.dumps(document, indent=1, sort_keys=True).encode())
 
 
@@ -196,8 +197,7 @@ def remove_part(root: Path, step: int) -> None:
     shutil.rmtree(root / f"{name_of(step)}.part", ignore_errors=True)
 
 
-def shared_by_all(part: Path) -> MpicompError | None:
-    """Error of a rank that does not see the folder that rank 0 made; None if it does."""
-    if part.is_dir() and os.access(part, os.W_OK):
-        return None
-    return MpicompError(f"this rank cannot write into {part}: checkpoints need a folder that all ranks share")
+def check_shared(part: Path) -> None:
+    """Raise MpicompError on a rank that cannot write into the folder that rank 0 made."""
+    if not os.access(part, os.W_OK | os.X_OK):
+        raise MpicompError(f"this rank cannot write into {part}: checkpoints need a folder that all ranks share")

@@ -75,7 +75,8 @@ def _on_host(value: Array, name: str) -> np.ndarray:
 
 def _to_json(values: object) -> bytes:
     try:
-        return json.dumps(values, sort_keys=True).encode()
+        as_read = json.loads(json.dumps(values))  # keys are texts, in whose order the checksum takes them
+        return json.dumps(as_read, sort_keys=True).encode()
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"a checkpoint holds arrays, numbers, texts, lists and dicts of them: {error}") from None
 

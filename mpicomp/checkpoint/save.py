@@ -14,7 +14,7 @@ import numpy as np
 from .._util.atomic_files import write_output
 from .._version import __version__
 from ..comm.safety.collective_errors import check_communicator, run_collectively
-from ..errors import InvalidArgument, MpicompError
+from ..errors import InvalidArgument
 from . import folder
 
 if TYPE_CHECKING:
@@ -73,11 +73,14 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
     _agree(comm, root, step, common, reducers, keep)
     run_collectively(comm, lambda: folder.begin(root, step), comm.rank == 0)
     part = root / f"{folder.name_of(step)}.part"
+
+    def mine() -> dict[str, Mapping[str, object]]:
+        of_reducers = {f"reducer:{name}": reducer.state_dict() for name, reducer in reducers.items()}
+        return {**{f"own:{name}": entries for name, entries in own.items()}, **of_reducers}
+
     try:
-        comm.fail_together(folder.shared_by_all(part))
-        mine: dict[str, Mapping[str, object]] = {f"own:{name}": entries for name, entries in own.items()}
-        mine |= {f"reducer:{name}": reducer.state_dict() for name, reducer in reducers.items()}
-        written = run_collectively(comm, lambda: parts.write(part / folder.part_of(comm.rank), mine))
+        run_collectively(comm, lambda: folder.check_shared(part))
+        written = run_collectively(comm, lambda: parts.write(part / folder.part_of(comm.rank), mine()))
         shared = run_collectively(comm, lambda: parts.write(part / folder.COMMON, common), comm.rank == 0)
         ranks = over_ranks(comm, [*written, *(one for reducer in reducers.values() for one in keeps(reducer))])
         of_reducers = {name: ranks[:, 2 + 3 * i :] for i, name in enumerate(reducers)}
@@ -89,7 +92,7 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
             places={name: places(own) for name, own in of_reducers.items()},
         )  # fmt: skip
         run_collectively(comm, lambda: folder.finish(root, step, manifest, keep), comm.rank == 0)
-    except MpicompError:
+    except Exception:
         if comm.rank == 0:
             folder.remove_part(root, step)
         raise

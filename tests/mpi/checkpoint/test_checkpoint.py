@@ -264,6 +264,31 @@ def test_names_that_could_not_be_read_again_are_refused_on_every_rank(comm, fold
     assert saved.step == 1 and saved.common["model"].keys() == deepest.keys()
 
 
+def test_numbers_as_keys_are_read_as_texts(comm, folder):
+    """In the order of numbers 2 comes before 10, in that of texts behind it."""
+    rates = {2: 0.1, 10: 0.01}
+    checkpoint.save(comm, folder, 1, common={"schedule": {"rates": rates}}, settings={"rates": rates})
+    assert checkpoint.load(comm, folder).common["schedule"]["rates"] == {"2": 0.1, "10": 0.01}
+    checkpoint.save_arrays(comm, folder / "best.h5", {"schedule": {"rates": rates, "w": np.ones(2)}})
+    comm.Barrier()
+    assert checkpoint.load_arrays(folder / "best.h5")["schedule"]["rates"] == {"2": 0.1, "10": 0.01}
+
+
+@pytest.mark.parametrize("failing", ["state_dict", "check_shared"])
+def test_a_failure_of_one_rank_is_one_of_all_and_leaves_nothing(comm, folder, monkeypatch, failing):
+    def fail(*given):
+        if comm.rank == comm.size - 1:
+            raise MemoryError("no room")
+        return {}
+
+    reducer = mpicomp.Reducer(comm, "topk:k=1")
+    monkeypatch.setattr(reducer if failing == "state_dict" else checkpoint.folder, failing, fail)
+    with pytest.raises(MemoryError, match=f"rank {comm.size - 1}: no room"):
+        checkpoint.save(comm, folder, 1, common={}, reducers={"one": reducer})
+    comm.Barrier()
+    assert list(folder.iterdir()) == []
+
+
 def test_the_name_of_a_reducer_may_hold_no_slash(comm, folder):
     with pytest.raises(InvalidArgument, match="of a section or a reducer may hold no '/', got 'reducer:encoder/0'"):
         checkpoint.save(comm, folder, 1, common={}, reducers={"encoder/0": mpicomp.Reducer(comm, "topk:k=1")})
