@@ -56,10 +56,11 @@ class Verbs(HasEngine):
         call : str
             The facts that must be the same on all ranks.
         error : Exception, optional
-            The reason why this rank cannot take part. It is raised here, and on all ranks if the call is compared.
+            The reason why this rank cannot take part. It is raised here, and on all ranks if every rank compares this
+            call, whatever its kind.
         """
         checks = self._engine.checks
-        if not (checks.next_call() or checks.is_new((call,))):
+        if not (checks.next_call() or (error is None and checks.is_new((call,)))):
             if error is not None:
                 raise error
             return False

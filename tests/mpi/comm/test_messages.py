@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
+
+from mpicomp.comm.point_to_point import Message
 
 
 @pytest.mark.parametrize("n", [3, 50_000])
@@ -17,6 +20,17 @@ def test_sets_in_flight_keep_their_order(comm, n):
         assert sorted(messages.received) == others
         for rank, x in messages.received.items():
             np.testing.assert_array_equal(x.view(np.float32), 100 * number + 10 * rank + comm.rank)
+
+
+def test_a_message_may_have_more_bytes_than_a_count(comm):
+    """Open MPI's count is undefined from 2^31 bytes on."""
+
+    class Request:
+        def Test(self, status):
+            status.Set_elements(MPI.BYTE, 2**31 + 8)
+            return True
+
+    assert Message(comm, Request(), "recv", np.empty(0, np.uint8), 2**31 + 8).Test()
 
 
 def test_empty_messages_are_not_sent(comm):

@@ -6,9 +6,10 @@ import costs
 import numpy as np
 import pytest
 
+import mpicomp
 from mpicomp.comm import allgather
 from mpicomp.comm import broadcast as broadcast_module
-from mpicomp.errors import BufferRefused, Disagreement, MpicompError
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, MpicompError
 
 
 def test_broadcast(comm):
@@ -94,6 +95,20 @@ def test_allreduce_in_place(comm):
     x = np.array([float(comm.rank)])
     comm.allreduce_in_place(x, op="max")
     assert x[0] == comm.size - 1
+
+
+def test_a_call_that_one_rank_refuses_is_not_compared_by_it_alone(world, monkeypatch):
+    """The others know their call, and would wait in it for ever."""
+    monkeypatch.setenv("MPICOMP_CHECK", "auto")
+    own = mpicomp.Comm(world)
+    compared = [own.compare_call("move") for _ in range(70)]
+    assert compared == [True] * 64 + [False] * 6
+    if own.rank == 0:
+        with pytest.raises(InvalidArgument, match="no such root"):
+            own.compare_call("refused", InvalidArgument("no such root"))
+    else:
+        assert not own.compare_call("move")
+    own.Free()
 
 
 def test_agreement(comm):
