@@ -175,7 +175,7 @@ class MessageWork(Work):
 
     def is_completed(self) -> bool:
         """Return True if the message has ended, also by an error."""
-        self._end(self._message.Test)
+        self._end(self._message.Test, patient=False)
         return self._complete
 
     def is_success(self) -> bool:
@@ -189,8 +189,10 @@ class MessageWork(Work):
             threading.Thread(target=self._end, args=(self._message.Wait,), name="mpicomp", daemon=True).start()
         return future
 
-    def _end(self, ended: Callable[[], bool]) -> None:
-        with self._turn:
+    def _end(self, ended: Callable[[], bool], patient: bool = True) -> None:
+        if not self._turn.acquire(blocking=patient):  # the future's thread waits for it
+            return
+        try:
             if self._complete:
                 return
             try:
@@ -203,6 +205,8 @@ class MessageWork(Work):
                 self.finish(error)
             else:
                 self.finish()
+        finally:
+            self._turn.release()
 
 
 @untraced

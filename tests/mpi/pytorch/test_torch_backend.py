@@ -326,6 +326,7 @@ def test_messages_around_a_ring(comm, seed, dtype):
     strided = torch.empty(4, 6, dtype=dtype).t()
     work = dist.irecv(strided, left)
     future = work.get_future()
+    assert work.is_completed() in (True, False)  # at once: no rank has sent yet
     dist.send(of_rank(comm.rank, (6, 4), seed, dtype).t().contiguous().t(), right)
     if not threads_allowed(comm):
         work.wait()
