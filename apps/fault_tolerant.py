@@ -56,6 +56,9 @@ class Training:
         if Scheme.parse(settings.scheme).options["nodes"] == "yes":
             raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes a slice of its "
                                   "node's error memory along. Take nodes=no")
+        if Scheme.parse(settings.scheme).parts(1).memories[0].estimates:
+            raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes its part of a "
+                                  "common estimate along. Take memory=residual")
         self.step = 0
         self.losses: list[dict[str, Any]] = []
         self._source, self._rows, self._ranks = source, rows, list(range(ranks))
@@ -74,10 +77,12 @@ class Training:
         then = next((one for one in self._kept if one.step == loss.step), None)
         if then is None:
             raise MpicompError(f"no state before step {loss.step} is left: restart from a checkpoint")
+        self.step, self._kept = then.step, [then]  # if another rank dies before this one has gone on
         self._go_on(comm, loss, then)
 
     def _start(self, comm: Any, loss: Loss | None) -> None:
         """From the data set on, on every rank."""
+        self.step, self._kept = 0, []
         self._data = data.share(comm, self._source, self._rows)
         check(comm, self._data, self._settings, Keeper(comm))
         start = time.perf_counter()
@@ -86,7 +91,6 @@ class Training:
         self._make_run(comm, problem)
         self.result = Result(self._settings, describe(self._data, self._workers, len(self._ranks)), problem,
                              self.run.evaluate().gap + problem.f_star)  # fmt: skip
-        self.step, self._kept = 0, []
         self._ranks = loss.alive if loss else self._ranks
         if loss is not None:
             self._record_loss(loss, 0.0)
@@ -133,7 +137,7 @@ class Training:
         run.reducer.load_state_dict(reducer)
         del self.result.series[then.evaluations[0]:], self.result.targets[then.evaluations[1]:]
         # From here on nothing fails: until the next step, this is the state that is kept.
-        self.step, self._ranks = then.step, loss.alive
+        self._ranks = loss.alive
         self._kept = [self._snapshot(np.zeros((comm.size, STATISTICS)))]
         self._record_loss(loss, math.sqrt(lost[0]))
 

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from mpicomp.apps import data, logreg
+from mpicomp.apps.fault_tolerant import Training
 from mpicomp.apps.settings import Settings
 from mpicomp.apps.shards import Shards
+from mpicomp.comm.safety.survivors import Loss
 from mpicomp.errors import InvalidArgument
+from mpicomp.trace import NullRecorder
 
 PLAIN = "indices=plain,switch=never"  # 64 bits a pair, as the papers count
 SMALL = data.load("synthetic:n=90,d=12,seed=1")
@@ -119,3 +122,24 @@ def test_madelon_total_error_is_as_published_with_half_the_data(alone, madelon, 
     ]
     assert [run.total_error for run in runs] == pytest.approx(errors, abs=5e-4)
     assert runs[0].bits == 64 * 3000 and 0.4 < runs[1].bits / runs[0].bits < 0.55
+
+
+def test_another_loss_while_a_run_goes_on_does_not_change_its_step(alone, monkeypatch):
+    job = Training("synthetic:n=60,d=10,seed=1", None, Settings("topk:k=2", workers=1, epochs=1), 1, NullRecorder())
+    job.begin(alone, None)
+    models = []
+    for _ in range(4):
+        models.append(job.run.x.copy())
+        job.advance()
+    loss = Loss([1], [0], 3, 0.0)  # another rank was one step behind
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="lost"):
+        patch.setattr(job, "_with_workers", lambda *given: (_ for _ in ()).throw(OSError("lost")))
+        job.begin(alone, loss)
+    assert job.step == 3
+    job.begin(alone, loss)
+    assert job.run.steps == job.step == 3 and np.array_equal(job.run.x, models[3])
+
+
+def test_losses_and_a_common_estimate_exclude_each_other():
+    with pytest.raises(InvalidArgument, match="takes its part of a common estimate along"):
+        Training("synthetic:n=60,d=10", None, Settings("topk:k=2,memory=ef21"), 1, NullRecorder())
