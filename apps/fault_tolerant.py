@@ -50,13 +50,14 @@ class Training:
 
     def __init__(self, source: str, rows: int | None, settings: Settings, ranks: int, trace: Any,
                  watch: Callable[[Evaluation, int], None] = lambda evaluation, steps: None) -> None:  # fmt: skip
-        if Scheme.parse(settings.scheme).diverges:
+        scheme = Scheme.parse(settings.scheme)
+        if scheme.diverges:
             raise InvalidArgument(f"--ft needs a model that is the same on all ranks; with {settings.scheme} each rank "
                                   "has its own between two resets")
-        if Scheme.parse(settings.scheme).options["nodes"] == "yes":
+        if scheme.options["nodes"] == "yes":
             raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes a slice of its "
                                   "node's error memory along. Take nodes=no")
-        if Scheme.parse(settings.scheme).parts(1).memories[0].estimates:
+        if scheme.parts(1).memories[0].estimates:
             raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes its part of a "
                                   "common estimate along. Take memory=residual")
         self.step = 0

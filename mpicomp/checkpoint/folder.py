@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, TypeVar
 from zlib import crc32
 
 from .._util.atomic_files import replace, write_bytes
@@ -28,7 +28,7 @@ MANIFEST, COMMON, LATEST = "manifest.json", "common.h5", "latest"
 LONGEST = 1 << 28  # bytes of a manifest, which lists every rank
 _NAME = re.compile(r"step-(\d{9,})(\.whole)?")
 
-
+T = TypeVar("T")
 Settings: TypeAlias = dict[str, Any]  # values that JSON can hold
 
 
@@ -148,9 +148,15 @@ def _drop(folder: Path) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    as_read = json.loads(json.dumps(manifest))  # keys are texts, in whose order the checksum takes them
-    document = {"crc32": _crc(as_read), "manifest": as_read}
+    written = as_read(manifest)
+    document = {"crc32": _crc(written), "manifest": written}
     write_bytes(path, True, json.dumps(document, indent=1, sort_keys=True).encode())
+
+
+def as_read(document: T) -> T:
+    """A document as JSON gives it back: its keys are texts, in whose order a checksum takes them."""
+    read: T = json.loads(json.dumps(document))
+    return read
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -21,6 +21,7 @@ from .._util import hdf5
 from .._util.atomic_files import fsync
 from ..errors import CorruptFile, InvalidArgument, MpicompError
 from ..ops import ops_for
+from . import folder
 
 if TYPE_CHECKING:
     from ..types import Array
@@ -75,8 +76,7 @@ def _on_host(value: Array, name: str) -> np.ndarray:
 
 def _to_json(values: object) -> bytes:
     try:
-        as_read = json.loads(json.dumps(values))  # keys are texts, in whose order the checksum takes them
-        return json.dumps(as_read, sort_keys=True).encode()
+        return json.dumps(folder.as_read(values), sort_keys=True).encode()
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"a checkpoint holds arrays, numbers, texts, lists and dicts of them: {error}") from None
 

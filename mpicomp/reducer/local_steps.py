@@ -33,11 +33,11 @@ class LocalSteps:
                                   "dense=none and no density of 1, or between=gradient")
 
     def nonfinite(self, vectors: list[Array], ctx: StepContext) -> list[int]:
-        """How many elements of each worker's gradients are not finite."""
+        """Count the elements of each worker's gradients that are not finite."""
         return [ctx.overflows(Compensated(None, g)) if ctx.check_finite else 0 for g in vectors]
 
     def leave_out(self, us: list[Compensated], found: list[int], ctx: StepContext) -> None:
-        """Let gradients that are not finite, where any are ``found``, count as zero."""
+        """Let a gradient count as zero if elements that are not finite were ``found`` in it."""
         for worker, count in enumerate(found):
             if count:
                 us[worker] = self._memories[worker].compensate(ctx.ops.zeros(ctx.n, ctx.dtype), ctx)
