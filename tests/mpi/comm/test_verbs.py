@@ -102,7 +102,7 @@ def test_a_call_that_one_rank_refuses_is_not_compared_by_it_alone(world, monkeyp
     monkeypatch.setenv("MPICOMP_CHECK", "auto")
     own = mpicomp.Comm(world)
     compared = [own.compare_call("move") for _ in range(70)]
-    assert compared == [True] * 64 + [False] * 6
+    assert compared == [own.size > 1] * 64 + [False] * 6
     if own.rank == 0:
         with pytest.raises(InvalidArgument, match="no such root"):
             own.compare_call("refused", InvalidArgument("no such root"))
