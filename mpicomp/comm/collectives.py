@@ -180,7 +180,7 @@ class Verbs(HasEngine):
         engine.checks.verify(lambda: ", ".join([f"broadcast of {x.size} elements {x.dtype} from rank {root}",
                                                 *place(device)]))
         library = None if device is None or not flat.size else engine.reduction.nccl.of_auto(flat)
-        with link.break_on_error:
+        with link.break_on_error, at_home(flat):
             if library is not None:
                 sent = library.broadcast(flat, root)
                 link.count_modelled(sent, 0 if link.rank == root else flat.nbytes)

@@ -126,7 +126,7 @@ class Queued(Pending):
     """An all-reduce of a device array, queued by ``call`` on a stream beside the caller's.
 
     It begins when what the caller has queued so far is done. Waiting for it lets the caller's later work come after it;
-    the host does not wait.
+    the host does not wait. Until then it keeps the call's arrays: memory that is given up goes to the caller's stream.
     """
 
     def __init__(self, device: Device, x: Array, call: Callable[[], object]) -> None:
@@ -139,11 +139,13 @@ class Queued(Pending):
                 device.synchronize(x)  # the caller may use its array again
                 raise
             self._device, self._event = device, device.record(x)
+        self._kept: object = (x, call)
         super().__init__()
 
     def Wait(self, status: object = None) -> bool:
         if not self._done.is_set():
             self._device.follow(self._event)
+            self._kept = None
             self.complete()
         return True
 
@@ -209,12 +211,9 @@ class Helper:
     def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` with the same arguments."""
         if self._worker is not None:
-            target = array_in(recvbuf)
-            device = device_of(target)
             for message in (sendbuf, recvbuf):  # the thread has streams of its own, which do not wait for the caller's
                 ready(array_in(message))
-            home = None if device is None else device.own(target)
-            return self._worker.start(self._allreduce, home, sendbuf, recvbuf, op, algorithm)
+            return self._worker.start(self._allreduce, sendbuf, recvbuf, op, algorithm)
         if isinstance(op, str) or algorithm in LOSSY:
             return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
         target = resolve(sendbuf, recvbuf, op, algorithm, self._settings.gpu_path).target
@@ -226,10 +225,10 @@ class Helper:
             return Native(request, self.comm, sendbuf, recvbuf)
         return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
 
-    def _allreduce(self, home: Array | None, *arguments: Any) -> None:
-        """Run the call in the thread, on the device of the array ``home``."""
-        stay_on(home)
-        self.comm.Allreduce(*arguments)
+    def _allreduce(self, sendbuf: Buffer, recvbuf: Buffer, *arguments: Any) -> None:
+        """Run the call in the thread, on the device of its result."""
+        stay_on(array_in(recvbuf))
+        self.comm.Allreduce(sendbuf, recvbuf, *arguments)
 
     def start_sum(self, x: Array, algorithm: str, kind: str | None, factor: float, source: Array | None) -> Pending:
         """Begin ``comm.allreduce_in_place`` with the sum, or ``allreduce_from`` if there is a ``source``."""

@@ -15,13 +15,13 @@ from ..types import Array
 
 PIECE_BYTES = 4 << 20  # default of MPICOMP_STAGE_BYTES
 PIECE_RANKS = 8  # ranks for which a piece has that length: a rank's part of a piece is a message
-MOST_BYTES = 32 << 20
+LEAST_BYTES, MOST_BYTES = 16, 32 << 20  # a complex number at least
 DEPTH = 3  # buffers: one is filled, one is used by MPI, one is emptied
 
 
 def piece_bytes(wanted: int, ranks: int) -> int:
     """Return the bytes per piece for so many ranks; ``wanted`` bytes are for PIECE_RANKS or fewer."""
-    return max(wanted, min(MOST_BYTES, wanted * -(-ranks // PIECE_RANKS)))
+    return max(wanted, LEAST_BYTES, min(MOST_BYTES, wanted * -(-ranks // PIECE_RANKS)))
 
 
 class Stage:

@@ -174,14 +174,18 @@ def require_ascending_spans(spans: Bounds) -> None:
 
 
 def require_sampled(memory: Array | None, grad: Array, spans: Bounds, samples: Samples, counts: list[int]) -> Bounds:
-    """Bounds of the spans' samples, one behind another; refuses any other number of samples than one per span."""
+    """Bounds of the spans' samples, one behind another; refuses any other number of samples than one per span, and
+    counts that a sample does not have.
+    """
     require_memory(memory, grad)
     if not len(spans) == len(samples) == len(counts):
         raise InvalidArgument(f"there must be a sample and a count for each of {len(spans)} spans, got {len(samples)} "
                               f"and {len(counts)}")
     require_counts(spans, [0] * len(spans), grad.size)
     require_ascending_spans(spans)
-    return list(pairwise(accumulate((size for *_, size in samples), initial=0)))
+    places = list(pairwise(accumulate((size for *_, size in samples), initial=0)))
+    require_counts(places, counts, places[-1][1] if places else 0, least=1)
+    return places
 
 
 def require_floor(floor: float) -> None:

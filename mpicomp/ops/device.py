@@ -29,6 +29,9 @@ class Device(Protocol):
     def own(self, array: object) -> Any:
         """The array in the device's own type, of its own shape, sharing memory."""
 
+    def home(self, array: object) -> Any:
+        """The GPU on which the array lies: the current one within a block, or by ``use()`` for good."""
+
     def synchronize(self, array: object) -> None:
         """Wait until everything queued on the array so far is done."""
 
@@ -86,21 +89,25 @@ class CuPy:
             return array
         if not hasattr(type(array), "__cuda_array_interface__"):
             return cupy.from_dlpack(array)
-        address = array.__cuda_array_interface__["data"][0]
-        if not address:  # of no elements
+        with self.home(array):  # `asarray` copies from others
             return cupy.asarray(array)
-        with cupy.cuda.Device(cupy.cuda.runtime.pointerGetAttributes(address).device):  # `asarray` copies from others
-            return cupy.asarray(array)
+
+    def home(self, array: Any) -> Any:
+        cupy = _cupy()
+        if isinstance(array, cupy.ndarray):
+            return array.device
+        if hasattr(type(array), "__dlpack_device__"):
+            return cupy.cuda.Device(array.__dlpack_device__()[1])
+        address = array.__cuda_array_interface__["data"][0]  # 0 if there are no elements
+        return cupy.cuda.Device(cupy.cuda.runtime.pointerGetAttributes(address).device if address else None)
 
     def synchronize(self, array: object) -> None:
         cupy = _cupy()
-        if isinstance(array, cupy.ndarray):
-            with array.device:
+        ours, stream = isinstance(array, cupy.ndarray), _stream_of(array)
+        with self.home(array) as device:
+            if ours:
                 cupy.cuda.get_current_stream().synchronize()
-            return
-        stream, device = _stream_of(array), self.own(array).device
-        with device:
-            if stream is None:  # which stream another library works on is not known: wait for the whole device
+            elif stream is None:  # which stream another library works on is not known: wait for the whole device
                 device.synchronize()
             else:
                 cupy.cuda.ExternalStream(stream).synchronize()
@@ -221,13 +228,14 @@ def at_home(arrays: object) -> AbstractContextManager[object]:
     """
     if type(arrays) is np.ndarray:
         return ON_HOST
-    for _ in range(2):  # lists of arguments, of arrays
-        if isinstance(arrays, Mapping | list | tuple):
-            try:
+    try:
+        for _ in range(2):  # lists of arguments, of arrays
+            if isinstance(arrays, Mapping | list | tuple):
                 arrays = next(iter(arrays.values() if isinstance(arrays, Mapping) else arrays), None)
-            except Exception:
-                return nullcontext()
-    return arrays.device if is_cupys(type(arrays)) and hasattr(arrays, "device") else nullcontext()
+        device = device_of(arrays)
+        return ON_HOST if device is None else device.home(arrays)
+    except Exception:
+        return ON_HOST
 
 
 def stay_on(array: Any) -> None:
@@ -236,8 +244,9 @@ def stay_on(array: Any) -> None:
     A new thread begins on GPU 0. Whatever it does there, and a block like that of `at_home` when it ends, would make a
     context, half a gigabyte of each process, on that GPU.
     """
-    if is_cupys(type(array)):
-        array.device.use()
+    device = device_of(array)
+    if device is not None:
+        device.home(array).use()
 
 
 def finish_others(array: object, device: Device) -> None:

@@ -125,8 +125,8 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
 
     def gather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> Work:
         """Gather the tensors of all ranks in a list on the root."""
-        options, mine = Options(given, named), list_of(outputs)
-        return self._start(partial(collectives.gather, self.comm, mine, one_of(inputs), options.root), mine, options)
+        options, mine, tensor = Options(given, named), list_of(outputs), one_of(inputs)
+        return self._start(partial(collectives.gather, self.comm, mine, tensor, options.root), mine, options, [tensor])
 
     def scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> Work:
         """Copy tensor r of the root's list to rank r."""
@@ -193,9 +193,9 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
 
     # -- order
 
-    def _start(self, function: Callable[[], object], outputs: Tensors, options: Options) -> Work:
+    def _start(self, function: Callable[[], object], outputs: Tensors, options: Options, inputs: Tensors = ()) -> Work:
         """Start a call behind those that were started before."""
-        return self._noted(self._turns.start(function, outputs, options.waits))
+        return self._noted(self._turns.start(function, outputs, options.waits, inputs))
 
     def _noted(self, work: Work) -> Work:
         if self._joined is not None:

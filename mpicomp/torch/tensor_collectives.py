@@ -15,8 +15,9 @@ import torch
 from ..comm.comm import Comm
 from ..comm.transport import IN_PLACE, MPI_OPS
 from ..errors import BufferRefused, Disagreement, InvalidArgument
+from ..ops.device import ready
 from ..types import Array
-from .flat import as_array
+from .flat import as_array, finished
 
 Tensors = Sequence[torch.Tensor]
 R = TypeVar("R")
@@ -302,8 +303,9 @@ def exchange(comm: Comm, outgoing: Mapping[int, torch.Tensor], incoming: Mapping
     leaving = {rank: as_bytes(tensor) for rank, tensor in outgoing.items() if rank != me}
     arriving = {rank: tensor for rank, tensor in incoming.items() if rank != me}
     nbytes = {rank: tensor.numel() * tensor.element_size() for rank, tensor in arriving.items()}
-    device = next(iter((*incoming.values(), *outgoing.values()))).device
-    received = comm.send_and_receive(leaving, nbytes, as_bytes(torch.empty(0, device=device)))
+    like = as_bytes(next(iter((*incoming.values(), *outgoing.values()))).new_empty(0))
+    received = comm.send_and_receive(leaving, nbytes, like)
+    ready(like)  # what was sent may change now
     for rank, tensor in arriving.items():
         with filled(tensor) as array:
             array[...] = received[rank]
@@ -323,8 +325,9 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_bytes(tensor: torch.Tensor) -> Array:
-    """Return the bytes of a tensor's elements in C order: its own memory, or a copy."""
+    """Return the bytes of a tensor's elements in C order, which are there: its own memory, or a copy."""
     ordered = in_order(tensor)
+    finished(ordered)
     flat = ordered.as_strided((ordered.numel(),), (1,))  # view(-1) keeps the stride of a lone element
     return as_array(flat.view(torch.uint8))
 
@@ -336,7 +339,9 @@ def filled(tensor: torch.Tensor, read: bool = False) -> Iterator[Array]:
     work = landing(tensor)
     if read and work is not tensor:
         work.copy_(tensor)
-    yield as_bytes(work)
+    array = as_bytes(work)
+    yield array
+    ready(array)  # streams of PyTorch do not wait for NCCL's
     if work is not tensor:
         tensor.copy_(work)
 

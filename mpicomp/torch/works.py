@@ -15,7 +15,7 @@ from ..comm.comm import Comm
 from ..comm.nonblocking import Worker, finish_at_exit
 from ..comm.point_to_point import Message
 from ..ops.device import stay_on
-from .flat import as_array, finished
+from .flat import finished
 
 Tensors = Sequence[torch.Tensor]
 Future = torch.futures.Future[list[torch.Tensor]]
@@ -260,8 +260,10 @@ class Turns:
         self._worker: Worker | None = None
         self._own: int | None = None  # identity of the worker's thread
 
-    def start(self, function: Callable[[], object], outputs: Tensors, waits: bool) -> Work:
-        """Start a call; ``waits`` is True if its caller waits for it at once."""
+    def start(self, function: Callable[[], object], outputs: Tensors, waits: bool, inputs: Tensors = ()) -> Work:
+        """Start a call; ``waits`` is True if its caller waits for it at once. ``inputs`` are needed where it may have
+        no output.
+        """
         work = Work(outputs)
         with self._lock:
             here = not self.threaded or (waits and not self._queued) or threading.get_ident() == self._own
@@ -269,7 +271,7 @@ class Turns:
                 work.run(function)
             else:
                 self._queued += 1
-                home = next((one for one in outputs if one.is_cuda), None)
+                home = next((one for one in (*outputs, *inputs) if one.is_cuda), None)
                 if home is not None:
                     finished(home)  # the thread has streams of its own, which do not wait for the caller's
                 self._started_worker().start(self._take, work, function, home)
@@ -288,9 +290,11 @@ class Turns:
         try:
             if home is not None:
                 torch.cuda.set_device(home.device)
-                stay_on(as_array(home.view(-1)))
+                stay_on(home)
             self._comm.wait_patiently()
             function()
+            if home is not None:
+                finished(home)  # nor do the caller's wait for them
         except BaseException as caught:
             error = caught
         with self._lock:

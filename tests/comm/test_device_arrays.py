@@ -132,7 +132,7 @@ def test_nothing_is_copied_to_the_current_device(cupy):
     assert cupy.log == ["on 2", "asarray"]
     empty = ByInterface(data=(0, False), shape=(0,))  # is nowhere
     CuPy().own(empty)
-    assert cupy.log[2:] == ["asarray"]
+    assert cupy.log[2:] == ["on None", "asarray"]
 
 
 def test_the_device_of_arrays_becomes_the_current_one(cupy):
@@ -140,6 +140,10 @@ def test_the_device_of_arrays_becomes_the_current_one(cupy):
     for arrays in (array, [array], {"a": array}, [[array], [array]]):
         with at_home(arrays) as device:
             assert device is array.device
+    for arrays, number in ((ByInterface(data=(512, False)), 2), ({"a": ByDLPack(2)}, 0), ([BFloat16()], 0)):
+        with at_home(arrays) as device:
+            assert isinstance(device, Card)
+        assert cupy.log.pop() == f"on {number}" and not cupy.log  # CuPy need not know the dtype
     for arrays in (np.ones(3), {}, [], None):
         with at_home(arrays) as device:
             assert device is None
@@ -148,7 +152,7 @@ def test_the_device_of_arrays_becomes_the_current_one(cupy):
 @pytest.mark.parametrize("stream", [1, 2, 0x7F00])
 def test_the_stream_of_version_3_is_waited_for(cupy, stream):
     ready(ByInterface(version=3, stream=stream))
-    assert cupy.log == ["on 1", "asarray", f"stream {stream}"]
+    assert cupy.log == ["on 1", f"stream {stream}"]
 
 
 def test_events_of_copies_are_kept(cupy):
@@ -204,7 +208,7 @@ def test_arrays_that_cannot_be_read_are_nowhere():
 @pytest.mark.parametrize("interface", [{"version": 2}, {"version": 3, "stream": None}, {"version": 2, "stream": 5}])
 def test_without_a_stream_the_device_is_waited_for(cupy, interface):
     ready(ByInterface(**interface))
-    assert cupy.log == ["on 1", "asarray", "device"]
+    assert cupy.log == ["on 1", "device"]
 
 
 @pytest.mark.parametrize("interface", [{"version": 2}, {"version": 3, "stream": None}])
@@ -243,7 +247,7 @@ def test_dlpack_says_where_an_array_is(cupy, kind, ours):
     array = ByDLPack(kind)
     assert (device_of(array) is not None) == ours
     ready(array)
-    assert cupy.log == (["from_dlpack", "device"] if ours else [])
+    assert cupy.log == (["on 0", "device"] if ours else [])
 
 
 def test_a_strided_array_known_by_dlpack_is_refused(cupy):

@@ -216,6 +216,19 @@ def test_bitmap_of_another_number_of_indices(ops):
         for k in (0, 9, 11, 1000):
             refuse(lambda i, m=module: m.unpack_bitmap(bitmap, 16, i), np.zeros(k, np.int32),
                    match=f"the bitmap must hold {k} indices, got 10")
+        refuse(lambda i, m=module: m.unpack_bitmap(bitmap[:0], 0, i), np.zeros(3, np.int32),
+               match="the bitmap must hold 3 indices, got 0")
+
+
+def test_what_is_refused_is_no_longer_known_to_ascend(ops):
+    """It has been overwritten."""
+    packed = packed_gaps(oracle, np.int32([5, 30]), 8)
+    for write in (lambda i: ops.unpack_gaps(packed, 8, 20, i), lambda i: ops.chunk_indices(np.uint8([9, 1]), [(0, 8, 4)],
+                                                                                           8, i)):
+        back = ops.vouch(np.int32([0, 1]), 8)
+        with pytest.raises(InvalidArgument):
+            write(back)
+        assert ops.ascends(back, 8) == (back[0] < back[1] < 8 and back[0] >= 0)
 
 
 def without_waiting(ops, unpack, k, n, dtype):

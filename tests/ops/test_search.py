@@ -211,6 +211,8 @@ def test_what_is_refused(ops):
             (lambda m: m.select_normal(None, grad, [(0, 5), (4, 9)], [1, 1]), "spans must ascend, got one from 4 b"),
             (lambda m: m.select_sampled(None, grad, [(0, 5)], [], [1]), "a sample and a count for each of 1 spans"),
             (lambda m: m.select_sampled(None, grad, [(0, 5)], [(0, 3, 5)], [1]), "a sample must lie in"),
+            (lambda m: m.select_sampled(None, grad, [(0, 5)], [(0, 1, 5)], [6]), r"k must be in \[1, 5\], got 6"),
+            (lambda m: m.select_sampled(None, grad, [(0, 5)], [(0, 1, 5)], [0]), r"k must be in \[1, 5\], got 0"),
             (lambda m: m.select_sampled(None, grad, [(5, 6), (0, 5)], [(0, 3, 1)] * 2, [1, 1]), "spans must ascend"),
         ):
             with pytest.raises(InvalidArgument, match=match):

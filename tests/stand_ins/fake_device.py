@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
@@ -38,6 +38,13 @@ class FakeArray:
         return FakeArray(self.memory.view(dtype))
 
 
+class Home(nullcontext):
+    """The one GPU there is."""
+
+    def use(self):
+        pass
+
+
 class FakeDevice:
     """Counts what is asked of it; a copy takes effect only when it is waited for, as an asynchronous one may."""
 
@@ -54,6 +61,9 @@ class FakeDevice:
 
     def own(self, array):
         return array
+
+    def home(self, array):
+        return Home()
 
     def synchronize(self, array):
         self.log.append("synchronize")

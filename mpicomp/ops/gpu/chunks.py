@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import InvalidArgument
 from ..arguments import Bounds, Spans, chunk_counts, dtype_name, is_whole, position_dtype
-from .arguments import check, check_length, kind_of, memory_or_null
+from .arguments import check, check_length, kind_of, memory_or_null, remember
 from .base import vouched
 from .cuda_runtime import (
     INDEX,
@@ -61,6 +61,7 @@ def chunk_indices(positions: Array, spans: Spans, n: int, indices: Array, known:
         name = f"chunk_indices_spans<{types}>"
         scalars = _table(spans), np.int64(len(spans)), np.int64(chunks)
         wrong = "positions must lie inside their chunks, and these inside their spans"
+    remember(indices, None)
     launch("chunk_max", name, blocks_for(chunks), positions, *scalars, indices, invalid)
     if not known and int(to_host(invalid)[0]):
         raise InvalidArgument(wrong)

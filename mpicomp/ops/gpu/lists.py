@@ -111,8 +111,8 @@ def unpack_gaps(packed: Array, width: int, n: int, indices: Array, wait: bool = 
     launch("lists", "read_gaps", blocks_for(k), packed, np.int32(width), k, steps)
     # A step is at most 2^63, so one that comes round to a small number again comes by a large one.
     name, given = f"write_indices<{i}>", (xp().cumsum(steps), k, np.int64(n), indices)
+    arguments.remember(indices, None)
     if not wait:
-        arguments.remember(indices, None)
         launch("lists", name, blocks_for(k), *given, np.uintp(0))
         return
     last = int(told("lists", name, 1, indices.size, *given).max(initial=0))
@@ -151,7 +151,7 @@ def unpack_bitmap(bitmap: Array, n: int, indices: Array, wait: bool = True) -> N
     launch("lists", "count_bits", blocks_for(words), bitmap, *scalars, counts)
     until = xp().cumsum(counts)
     seen = wait or not indices.size  # for a list of none shows nothing
-    total = int(until[-1]) if seen and words else indices.size
+    total = (int(until[-1]) if words else 0) if seen else indices.size
     if total != indices.size:
         raise InvalidArgument(f"the bitmap must hold {indices.size} indices, got {total}")
     launch("lists", f"write_bits<{i}>", blocks_for(words), bitmap, *scalars, until, np.int64(indices.size), indices)

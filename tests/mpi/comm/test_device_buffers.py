@@ -61,7 +61,7 @@ def total(n, size, dtype=np.float32):
     return sum((np.arange(n) % 7 + rank).astype(dtype) for rank in range(size))
 
 
-@pytest.mark.parametrize("piece", [16, 1000, 1 << 20])
+@pytest.mark.parametrize("piece", [1, 16, 1000, 1 << 20])
 def test_staged_allreduce(make, device, piece):
     own = make(MPICOMP_STAGE_BYTES=str(piece))
     for algorithm in ("auto", "ring", "native", "direct"):

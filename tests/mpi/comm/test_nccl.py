@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -292,6 +293,18 @@ def test_a_reducers_buckets_are_queued_beside_its_stream(own, cuda, monkeypatch)
     buckets = Communicator.calls.count("allReduce")
     assert buckets >= 9
     assert cuda.gpu.log == [*["record", "beside", "follow", "record", "back"] * buckets, *["follow"] * buckets]
+
+
+def test_a_queued_all_reduce_keeps_its_arrays_until_its_caller_waits(own, cuda):
+    """Memory that is given up goes to the caller's stream, which does not wait for the one beside it before."""
+    several(own)
+    source, result = (on_device(np.full(20, own.rank, np.float32)) for _ in range(2))
+    kept = [weakref.ref(source), weakref.ref(result)]
+    request = own.start_allreduce(result, source=source)
+    del source, result
+    assert all(one() is not None for one in kept)
+    request.Wait()
+    assert all(one() is None for one in kept)
 
 
 @pytest.mark.parametrize("in_place", [True, False])

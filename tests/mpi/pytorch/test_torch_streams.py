@@ -3,13 +3,17 @@
 from contextlib import nullcontext
 
 import needs_torch  # noqa: F401
+import numpy as np
 import pytest
 import torch
+from fake_device import Home
 from torch import nn
 
 from mpicomp.ops import device as device_module
 from mpicomp.torch import DistributedOptimizer, ddp_hook
+from mpicomp.torch import tensor_collectives as collectives
 from mpicomp.torch.flat import FlatBucket
+from mpicomp.torch.works import Turns
 
 
 class OnGPU(torch.Tensor):
@@ -67,6 +71,9 @@ class GPU:
 
     def flat(self, tensor):
         return plain(tensor).numpy()
+
+    def home(self, array):
+        return Home()
 
     def side_stream(self, array):
         return nullcontext()
@@ -160,3 +167,106 @@ def test_ddp_gets_what_is_done(comm, seed, streams, dtype, scheme):
         expected = torch.tensor([total / comm.size] * kept + [0.0] * (12 - kept), dtype=dtype)
         assert torch.equal(mean, expected)
     hook.close()
+
+
+class OfCuPy(np.ndarray):
+    """An array of the GPU in CuPy's hands, whose stream is another than PyTorch's."""
+
+
+class GPUOfNccl(GPU):
+    """Its collectives run when CuPy's stream is waited for."""
+
+    def __init__(self):
+        self.stream = Stream()
+
+    def matches(self, array):
+        return isinstance(array, (OnGPU, OfCuPy))
+
+    def flat(self, tensor):
+        return plain(tensor).numpy().view(OfCuPy)
+
+    def synchronize(self, array):
+        self.stream.synchronize()
+
+
+class ByNccl:
+    """A ``Comm`` whose verbs are queued, as NCCL's are."""
+
+    def __init__(self, comm, stream):
+        self.comm, self.queue = comm, stream.queue
+
+    def __getattr__(self, name):
+        return getattr(self.comm, name)
+
+    def broadcast(self, x, root):
+        self.queue(lambda: self.comm.broadcast(x.view(np.ndarray), root))
+
+    def gather_to_all(self, x, counts, out):
+        self.queue(lambda: self.comm.gather_to_all(x.view(np.ndarray), counts, out.view(np.ndarray)))
+        return out, counts
+
+    def send_and_receive(self, outgoing, incoming, like):
+        received = {rank: np.zeros(nbytes, np.uint8) for rank, nbytes in incoming.items()}
+
+        def run():
+            sent = {rank: x.view(np.ndarray) for rank, x in outgoing.items()}
+            for rank, x in self.comm.send_and_receive(sent, incoming, np.empty(0)).items():
+                received[rank][...] = x
+
+        self.queue(run)
+        return received
+
+
+@pytest.fixture
+def queueing(comm, streams):
+    """PyTorch's stream, and a ``Comm`` of NCCL's kind."""
+    gpu = GPUOfNccl()
+    device_module.register(gpu)
+    yield streams[0][0], ByNccl(comm, gpu.stream)
+    device_module.unregister(gpu)
+
+
+def test_movements_wait_for_the_streams_of_pytorch_and_of_nccl(comm, queueing):
+    """What the caller has queued is there before, and the result is there after: its streams wait for no other."""
+    stream, by_nccl = queueing
+    size, rank = comm.size, comm.rank
+
+    def late(number):
+        tensor = torch.zeros(3).as_subclass(OnGPU)
+        stream.queue(lambda: plain(tensor).fill_(number))
+        return tensor
+
+    def empty(n):
+        return [torch.full((3,), -1.0).as_subclass(OnGPU) for _ in range(n)]
+
+    def given(tensors):
+        return [plain(one)[0].item() for one in tensors]
+
+    tensor = late(rank)
+    collectives.broadcast(by_nccl, [tensor], size - 1)
+    assert given([tensor]) == [size - 1]
+    whole = torch.zeros(3 * size).as_subclass(OnGPU)
+    collectives.all_gather_single(by_nccl, whole, late(rank))
+    assert plain(whole).tolist() == [one for one in range(size) for _ in range(3)]
+    outputs = empty(size)
+    collectives.all_to_all(by_nccl, outputs, [late(10 * rank + one) for one in range(size)])
+    stream.synchronize()  # copies of a rank's own part are PyTorch's
+    assert given(outputs) == [10 * one + rank for one in range(size)]
+    mine = empty(size) if rank == 0 else []
+    sent = late(rank)
+    collectives.gather(by_nccl, mine, sent, 0)
+    plain(sent).fill_(-2.0)  # at once
+    comm.Barrier()
+    stream.synchronize()
+    assert given(mine) == list(range(len(mine)))
+
+
+def test_a_call_in_a_thread_waits_for_its_callers_stream(comm, streams):
+    """Also where it has no output."""
+    made, _ = streams
+    tensor, seen = torch.zeros(3).as_subclass(OnGPU), []
+    made[0].queue(lambda: plain(tensor).fill_(5.0))
+    turns = Turns(comm, threaded=True)
+    turns.start(lambda: seen.append(plain(tensor)[0].item()), [], False, [tensor]).wait()
+    turns.stop()
+    assert seen == [5.0]
