@@ -30,7 +30,7 @@ TAG = 2
 class Vectors(ABC):
     """Input and output of a collective, shared by its implementations."""
 
-    one_way = 1.0  # the part of a step's time that counts
+    one_way = 1.0  # the part of a step's time that counts on this rank
 
     def __init__(self, comm: Comm, plan: Plan, n: int) -> None:
         self.comm, self.plan, self.n, self.root = comm, plan, n, plan.root
@@ -230,11 +230,10 @@ class PingPong(Vectors):
     The other rank is half the job away: on another node if ranks fill nodes one by one.
     """
 
-    one_way = 0.5
-
     def __init__(self, comm: Comm, plan: Plan, n: int) -> None:
         self.pair = plan.root, (plan.root + comm.size // 2) % comm.size
         self._other = dict(zip(self.pair, self.pair[::-1], strict=True)).get(comm.rank)
+        self.one_way = 0.0 if self._other is None else 0.5
         super().__init__(comm, plan, n)
 
     def call(self, algorithm: str, place: str) -> Call:

@@ -200,10 +200,10 @@ def parse_size(text: str) -> int:
     (1572864, '1.5 MiB')
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    nbytes = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
-    if nbytes < 1:
+    nbytes = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
+    if not 1 <= nbytes < math.inf:
         raise InvalidArgument(f"a size is a number of bytes above 0, such as 4096, 64K or 1.5M; got {text!r}")
-    return nbytes
+    return int(nbytes)
 
 
 def show_size(nbytes: int) -> str:

@@ -55,7 +55,7 @@ class Implementation(Protocol):
 
     @property
     def one_way(self) -> float:
-        """The part of a step's time that counts."""
+        """The part of a step's time that counts; 0 on a rank that only waits for the others."""
 
     @property
     def modelled(self) -> int:
@@ -82,7 +82,7 @@ class Sample(NamedTuple):
     """The timed rounds of one implementation."""
 
     seconds: np.ndarray  # one duration per round, the maximum over ranks
-    mean_seconds: float  # mean over rounds and ranks, as OSU's benchmarks average
+    mean_seconds: float  # mean over rounds and the ranks that take part, as OSU's benchmarks average
     wire_bytes: float  # mean per step, of the rank that sends most
     modelled_bytes: float  # the part of them inside MPI's own collectives, by formula
 
@@ -186,8 +186,10 @@ class Timer:
     def _samples(self, seconds: np.ndarray) -> list[Sample]:
         sent = self._sent.ravel() / len(seconds)
         self.comm.allreduce_in_place(sent, "native", "max")
-        mean = self._local / len(seconds) / self.comm.size
-        self.comm.allreduce_in_place(mean, "native")
+        totals = np.concatenate([self._local, self._local > 0])
+        self.comm.allreduce_in_place(totals, "native")
+        total, ranks = np.split(totals, 2)
+        mean = total / ranks / len(seconds)
         per_step = sent.reshape(self._sent.shape)
         return [
             Sample(seconds[:, j], float(mean[j]), float(wire), float(modelled))

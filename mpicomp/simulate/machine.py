@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -117,7 +118,7 @@ def _wire(table: object, name: str, source: str) -> Wire:
         raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes per second), "
                               f"got {table!r}")
     _refuse_unknown(set(table) - known, known, f"{source}, {name}")
-    values = {key: _number(value, f"{name}.{key}", source) for key, value in table.items()}
+    values = {key: _number(value, f"{name}.{key}", source, key == "bandwidth") for key, value in table.items()}
     if values["bandwidth"] == 0:
         raise InvalidArgument(f"{source}: {name}.bandwidth must be above 0")
     return Wire(**values)
@@ -136,10 +137,12 @@ def _jitter(table: dict[str, object], source: str) -> Jitter:
     return Jitter(distribution, _number(table.get("scale", 0.0), "jitter.scale", source), seed)
 
 
-def _number(value: object, name: str, source: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 and not math.isnan(value)):
-        raise InvalidArgument(f"{source}: {name} must be a number from 0, got {value!r}")
-    return float(value)
+def _number(value: object, name: str, source: str, unlimited: bool = False) -> float:
+    """Return a finite number from 0, or any from 0 if it is ``unlimited``."""
+    most = math.inf if unlimited else sys.float_info.max
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most:
+        return float(value)
+    raise InvalidArgument(f"{source}: {name} must be a {'' if unlimited else 'finite '}number from 0, got {value!r}")
 
 
 def _refuse_unknown(unknown: set[str], known: set[str], where: str) -> None:

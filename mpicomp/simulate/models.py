@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from typing import Any
 
 from ..errors import InvalidArgument
@@ -170,13 +171,15 @@ def named(text: str) -> Model | None:
 def from_document(document: Any, source: str) -> Model:
     """A model out of a file: ``layers``, a list of tables with ``name``, ``shape`` and, if known, ``flops``."""
     try:
-        layers = tuple((str(one["name"]), tuple(int(side) for side in one["shape"]), float(one.get("flops", 0.0)))
+        layers = tuple((str(one["name"]), tuple(map(index, one["shape"])), float(one.get("flops", 0.0)))
                        for one in document["layers"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidArgument(
             f"{source} is no model ({type(error).__name__}: {error}): it needs layers, each with name, shape and, if "
             "known, flops (of a sample's forward pass)"
         ) from error
     if not layers or any(side < 1 for _, shape, _ in layers for side in shape):
         raise InvalidArgument(f"{source}: expected layers with sides of at least 1, got {[one[1] for one in layers]}")
+    if not all(0 <= flops < math.inf for *_, flops in layers):
+        raise InvalidArgument(f"{source}: flops must be finite numbers from 0, got {[one[2] for one in layers]}")
     return Model(str(document.get("name", source)), layers)

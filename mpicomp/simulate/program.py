@@ -255,12 +255,14 @@ def _uniform(run: Run, place: Place, first: Tape, say: Say) -> tuple[np.ndarray,
     """Events by which every rank of a sample does what rank 0 does, and the sample; None where there are none.
 
     A peer is counted from the rank on, or as the bits in which the two ranks' numbers differ, event by event; rank 0's
-    peers are the same by either count.
+    peers are the same by either count. By bits, all have their peers on the same side of the network only if nodes have
+    1, 2, 4, 8, ... ranks; otherwise their clocks drift apart, and links would not serve them in the order of time.
     """
-    size, table = place.size, first.table().copy()
+    size, per_node, table = place.size, place.ranks_per_node, first.table().copy()
+    by_bits = size & (size - 1) == 0 and (place.nodes == 1 or per_node & (per_node - 1) == 0)
     messages = np.flatnonzero((table[:, 0] == SEND) | (table[:, 0] == RECEIVED))
     peers = table[messages, 1]
-    shifts, bits = np.full(len(messages), True), np.full(len(messages), size & (size - 1) == 0)
+    shifts, bits = np.full(len(messages), True), np.full(len(messages), by_bits)
     ranks = roles.sample(size)
     for rank in ranks:
         say(f"messages of rank {rank}")

@@ -86,10 +86,11 @@ class Clocks:
 def replay(program: Program, machine: Machine, start: np.ndarray | None = None, say: Say = silent) -> Times:
     """Play ``program``; rank r begins at ``start[r]`` (all together at 0 without)."""
     size = program.place.size
-    together = start is None or np.ptp(start) == 0
-    start = np.zeros(size) if start is None else start
+    start = np.zeros(size) if start is None else np.asarray(start, float)
+    if start.shape != (size,) or not np.isfinite(start).all():
+        raise InvalidArgument(f"start must be {size} finite numbers, a time for each rank, got {start}")
     if program.uniform:
-        return _as_one(program, machine, start, together, say)
+        return _as_one(program, machine, start, np.ptp(start) == 0, say)
     return _Each(program, machine, start).run(say)
 
 
@@ -98,7 +99,7 @@ def replay(program: Program, machine: Machine, start: np.ndarray | None = None, 
 def _as_one(program: Program, machine: Machine, start: np.ndarray, together: bool, say: Say) -> Times:
     """Event by event, all ranks at once. Where they also begin together, those of one node stand for all others."""
     size, per_node = program.place.size, program.place.ranks_per_node
-    lanes = per_node if together and size % per_node == 0 and _keeps_nodes(program) else size
+    lanes = per_node if together and size % per_node == 0 else size
     _refuse_too_much(program, lanes)
     clocks, network = Clocks(machine, start[:lanes]), Network(machine, -(-lanes // per_node))
     routes: dict[int, tuple[Route, np.ndarray, np.ndarray]] = {}
@@ -152,15 +153,6 @@ def _refuse_too_much(program: Program, lanes: int) -> None:
             f"each of {size} ranks, which send to so many others, would have to be played: about {nbytes >> 30} GiB. "
             f"Without jitter and on full nodes of 1, 2, 4, 8, ... ranks those of one node stand for all; else take at "
             f"most about {int(size * (MOST_BYTES / nbytes) ** 0.5)} ranks")
-
-
-def _keeps_nodes(program: Program) -> bool:
-    """Return True if moving all ranks by whole nodes gives the same program.
-
-    With XOR events that is so if the ranks of a node differ in their lowest bits alone.
-    """
-    per_node = program.place.ranks_per_node
-    return per_node & (per_node - 1) == 0 or not np.any(program.tables[0][:, 0] & XOR)
 
 
 def _route_of(program: Program, peer: int, xor: bool, lanes: int) -> tuple[Route, np.ndarray, np.ndarray]:

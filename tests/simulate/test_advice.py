@@ -1,6 +1,7 @@
 """The adviser: clear verdicts, break-even bandwidth, table and input."""
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -112,7 +113,9 @@ def test_machines_are_read_as_written():
 
 @pytest.mark.parametrize(("change", "text"), [
     ({"between": {"latency": 1e-6}}, "between must give latency .* and bandwidth"),
-    ({"between": {"latency": -1, "bandwidth": 1}}, "between.latency must be a number from 0, got -1"),
+    ({"between": {"latency": -1, "bandwidth": 1}}, "between.latency must be a finite number from 0, got -1"),
+    ({"between": {"latency": math.inf, "bandwidth": 1}}, "between.latency must be a finite number from 0, got inf"),
+    ({"between": {"latency": 10**400, "bandwidth": 1}}, "between.latency must be a finite number from 0"),
     ({"between": {"latency": 0, "bandwidth": 0}}, "bandwidth must be above 0"),
     ({"betwen": {}}, "unknown betwen"),
     ({"kernels": {"copi": 1}}, "unknown copi"),
@@ -130,7 +133,9 @@ def test_bad_machines_are_refused(change, text):
 
 
 @pytest.mark.parametrize("document", [{}, {"layers": []}, {"layers": [{"name": "a"}]}, [],
-                                      {"layers": [{"name": "a", "shape": [0]}]}])  # fmt: skip
+                                      *[
+    {"layers": [{"name": "a", "shape": shape, "flops": flops}]} for shape, flops in
+    (([0], 0), ("12", 0), ([100.9], 0), ([1], math.nan), ([1], -1), ([1], 10**400))]])  # fmt: skip
 def test_bad_models_are_refused(document):
     with pytest.raises(InvalidArgument, match=r"model\.json"):
         from_document(document, "model.json")

@@ -113,9 +113,19 @@ def test_one_tape_for_all_ranks_gives_the_times_of_all_tapes(what, size, per_nod
         np.testing.assert_allclose(got.local, wanted.local)
 
 
+@pytest.mark.parametrize("start", [[0.0] * 8, np.zeros(1), np.full(16, np.nan)])
+def test_starts_are_a_time_for_each_rank(start):
+    for schedule in ("ring", "native"):
+        with pytest.raises(InvalidArgument, match="start must be 16 finite numbers, a time for each rank"):
+            replay(program_of(schedule, named("1000"), Place(0, 16, 1)), machine(1e-3, 1e6, 1), start)
+
+
 def test_ranks_that_are_not_alike_are_never_taken_for_it():
     place = Place(0, 128, 1)
     assert program_of("halving_doubling", named("12800"), place).uniform
+    assert program_of("halving_doubling", named("12800"), Place(0, 128, 4)).uniform
+    assert program_of("halving_doubling", named("12800"), Place(0, 128, 192)).uniform
+    assert not program_of("halving_doubling", named("12800"), Place(0, 128, 3)).uniform  # some partners are on the node
     assert not program_of("halving_doubling", named("12700"), Place(0, 127, 1)).uniform
     assert not programs.of_scheme("scalecom:chunk=8", named("12800"), place).uniform
     assert program_of("ring", named("12800"), place).uniform

@@ -89,24 +89,33 @@ def test_a_lost_element_is_seen(comm, monkeypatch):
     assert compressed.check() == 10
 
 
+class Fake:
+    """An implementation that does nothing, but notes its turns in ``order``."""
+
+    modelled = 0
+
+    def __init__(self, name, order, one_way=1.0):
+        self.name, self.order, self.one_way = name, order, one_way
+
+    def begin(self):
+        self.order.append(self.name)
+
+    def step(self):
+        pass
+
+    end = step
+
+
+def test_the_average_is_that_of_the_ranks_that_take_part(comm):
+    timer = Timer(comm, [Fake("pair", [], 0.5 if comm.rank == 0 else 0.0)], lambda name: None)
+    timer.block(2)
+    (mine,), own = timer._samples(np.ones((2, 1))), timer._local[0] / 2
+    assert mine.mean_seconds == comm.bcast(own) > 0
+
+
 def test_implementations_take_turns(comm):
     order = []
-
-    class Fake:
-        one_way, modelled = 1.0, 0
-
-        def __init__(self, name):
-            self.name = name
-
-        def begin(self):
-            order.append(self.name)
-
-        def step(self):
-            pass
-
-        end = step
-
-    timer = Timer(comm, [Fake("a"), Fake("b"), Fake("c")], lambda name: None)
+    timer = Timer(comm, [Fake(name, order) for name in "abc"], lambda name: None)
     seconds, _ = timer.block(3)
     assert "".join(order) == "abcbcacab"
     assert seconds.shape == (3, 3)
