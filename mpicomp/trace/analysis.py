@@ -9,7 +9,7 @@ import numpy as np
 
 from . import schema, tables
 from .analyses.arrivals import lateness_of, waits_of
-from .analyses.frame import Given, mean_by_step, median_of, opened, quantities
+from .analyses.frame import Frame, Given, mean_by_step, median_of, opened, quantities
 from .analyses.over_steps import step_table
 from .tables import Result, Table
 from .totals import BYTES, Totals
@@ -91,36 +91,30 @@ def phases(path: Given) -> list[Result]:
 def traffic(path: Given) -> Result:
     """Bytes that a rank sends in a step, and the ratio to those of a dense all-reduce.
 
-    Counted on the outermost kind that carries bytes, so that nested events do not count twice.
+    Counted on steps and collectives, without those inside another event that counts their bytes.
     """
+    dense, each, carrying = 0, [np.empty(0, np.int64)], set[int]()
     with opened(path) as frame:
         kinds = [kind for kind in ("step", *schema.COLLECTIVE_KINDS) if kind in frame.kinds]
-        found: dict[str, list[tuple[int, int, np.ndarray]]] = {kind: [] for kind in kinds}
-        for part in frame.trace.parts():  # the events of a rank are all in one
-            events = part.events("kind", "rank", "step", "nbytes_dense", "nbytes_sent")
-            for kind in kinds:
-                rows = np.flatnonzero(events["kind"] == frame.code(kind))
-                if len(rows):
-                    found[kind].append(_sent(events, rows))
-    outermost = next((kind for kind in kinds if any(sent for sent, _, _ in found[kind])), None)
+        for part in map(Frame, frame.trace.parts()):  # the events of a rank are all in one
+            rows = np.flatnonzero(part.carriers & np.isin(part.kind, [frame.code(kind) for kind in kinds]))
+            order, starts = tables.blocks(part.rank[rows], part.step[rows])
+            sent = part.column("nbytes_sent")[rows].astype(np.int64)
+            each.append(np.add.reduceat(sent[order], starts) if len(rows) else sent)
+            dense += int(part.column("nbytes_dense")[rows].sum())
+            carrying |= {*part.kind[rows[sent > 0]].tolist()}
+        outermost = next((kind for kind in kinds if frame.code(kind) in carrying), None)
     if outermost is None:
         return {"kind": None}
-    sent, dense = (sum(part[place] for part in found[outermost]) for place in (0, 1))
-    share = 2 * (frame.n_ranks - 1) / frame.n_ranks  # sent by a bandwidth-optimal all-reduce per dense byte
+    by_step = np.concatenate(each)
+    share = 2 * (frame.n_ranks - 1) / frame.n_ranks * dense  # what a bandwidth-optimal all-reduce sends
     return {
         "kind": outermost,
-        "nbytes_sent": sent,
-        "nbytes_sent_per_rank_and_step": float(np.median(np.concatenate([each for _, _, each in found[outermost]]))),
+        "nbytes_sent": int(by_step.sum()),
+        "nbytes_sent_per_rank_and_step": float(np.median(by_step)),
         "nbytes_dense": dense,
-        "compression_rate": share * dense / sent if share * dense else None,
+        "compression_rate": share / int(by_step.sum()) if share else None,
     }
-
-
-def _sent(events: Table, rows: np.ndarray) -> tuple[int, int, np.ndarray]:
-    """Bytes sent and dense bytes of some rows, and the bytes that each rank sends in each step."""
-    sent = events["nbytes_sent"][rows]
-    order, starts = tables.blocks(events["rank"][rows], events["step"][rows])
-    return int(sent.sum()), int(events["nbytes_dense"][rows].sum()), np.add.reduceat(sent[order], starts)
 
 
 def imbalance(path: Given) -> Result:

@@ -140,7 +140,11 @@ class Recorder:
         code = self._buffer.names.get(name)
         if code is None:
             code = self._buffer.new_name(name)
-        self._buffer.metrics.append(_pack_metric(monotonic_ns(), value, step, code))
+        try:
+            self._buffer.metrics.append(_pack_metric(monotonic_ns(), value, step, code))
+        except struct.error as error:
+            raise InvalidArgument(f"metric {name!r}: value must be one number, got {type(value).__name__}, and step an "
+                                  f"integer in range: {error}") from None
 
     def flush(self) -> None:
         """Hand everything recorded so far to the operating system; it then survives a kill of this process."""

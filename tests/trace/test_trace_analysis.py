@@ -42,6 +42,18 @@ def test_traffic(planted_trace):
     assert traffic["compression_rate"] == pytest.approx(4_000 * 2 * (3 - 1) / 3 / 100)
 
 
+def test_traffic_beside_that_of_steps_counts(plant, spool, tmp_path):
+    """A reducer's step carries its bytes; a collective of the program's own is not part of it."""
+    for rank in range(3):
+        rows = [("exchange", 10, 50, 0, 400, 30, 30), ("step", 0, 100, 0, 400, 30, 30),
+                ("collective", 110, 150, 0, 400, 400, 400), ("wait", 160, 170, 0, 0, 7, 7)]
+        plant(rank).events(*rows).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    found = mpicomp.trace.traffic(tmp_path / "out.h5")
+    assert (found["kind"], found["nbytes_sent"], found["nbytes_sent_per_rank_and_step"]) == ("step", 3 * 430, 430)
+    assert found["nbytes_dense"] == 2400 and found["compression_rate"] == pytest.approx(2 * 2 / 3 * 2400 / (3 * 430))
+
+
 def test_imbalance(planted_trace):
     imbalance = mpicomp.trace.imbalance(planted_trace)
     assert imbalance["kind"] == "exchange" and imbalance["collectives"] == 10

@@ -106,6 +106,13 @@ def test_what_is_no_integer_is_refused(solo, tmp_path, arguments):
     recorder.abandon()
 
 
+@pytest.mark.parametrize(("step", "value"), [(0, None), (0, "0.5"), (0, np.ones(2)), (0, 1j), (1.5, 0.5), (2**70, 0.5)])
+def test_a_metric_is_one_number_of_an_integer_step(solo, tmp_path, step, value):
+    with Recorder(solo, tmp_path / "run.h5") as recorder, pytest.raises(InvalidArgument, match="metric 'loss': value"):
+        recorder.metric("loss", step, value)
+    assert validate(tmp_path / "run.h5") == []
+
+
 def test_odd_names_become_plain_ones(solo, tmp_path):
     path = tmp_path / "run.h5"
     with Recorder(solo, path) as recorder:
