@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..comm.broadcast import broadcast_bytes
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import CorruptFile, InvalidArgument
 from . import folder
@@ -189,7 +190,7 @@ def _folders(comm: Comm, root: Path) -> dict[int, Path]:
     """The complete checkpoints that rank 0 sees, by step, ascending."""
     seen = run_collectively(comm, lambda: folder.folders_in(root), comm.rank == 0)
     listed = [[step, path.name] for step, path in (seen or {}).items()]
-    names = json.loads(_broadcast(comm, json.dumps(listed).encode()))
+    names = json.loads(broadcast_bytes(comm, json.dumps(listed).encode()).tobytes())
     return {step: root / name for step, name in names}
 
 
@@ -209,12 +210,12 @@ def _open(comm: Comm, path: Path) -> Checkpoint:
     from . import parts
 
     read = run_collectively(comm, lambda: folder.read_manifest(path / folder.MANIFEST), comm.rank == 0)
-    manifest: Manifest = json.loads(_broadcast(comm, json.dumps(read).encode()))
+    manifest: Manifest = json.loads(broadcast_bytes(comm, json.dumps(read).encode()).tobytes())
     run_collectively(comm, lambda: folder.check_manifest(path, manifest))
     file = path / folder.COMMON
     verified = run_collectively(comm, lambda: parts.verified(file, *manifest["common"]), comm.rank == 0)
-    data = _broadcast(comm, verified or b"")
-    common = run_collectively(comm, lambda: parts.read(data, file))
+    data = broadcast_bytes(comm, verified or b"")
+    common = run_collectively(comm, lambda: parts.read(data.tobytes(), file))
     mine = run_collectively(comm, lambda: _verify_parts(comm, path, manifest))
     return Checkpoint(comm, path, manifest, common, mine)
 
@@ -239,14 +240,3 @@ def _read_part(path: Path, manifest: Manifest, rank: int) -> Sections:
 
 def _form(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"
-
-
-def _broadcast(comm: Comm, content: bytes) -> bytes:
-    """Broadcast rank 0's bytes."""
-    data = np.frombuffer(content, np.uint8).copy()
-    size = comm.lengths_of_all(data.size)[0]
-    if comm.rank:
-        data = np.empty(size, np.uint8)
-    if size:
-        comm.broadcast(data, 0)
-    return data.tobytes()

@@ -31,6 +31,7 @@ Sections: TypeAlias = dict[str, dict[str, Any]]  # a state that was read
 
 ARRAYS, VALUES = "arrays", "values"
 KINDS = "biufc"  # of dtypes: bool, integers, floats, complex
+LONG_DOUBLES = "gG"  # NumPy's characters of longdouble and clongdouble
 READ_BYTES = 1 << 24
 _DEEPEST = 16  # levels of names below a section
 _RULES = hdf5.Rules(levels=_DEEPEST + 2, kinds=KINDS, columns=False)
@@ -42,7 +43,8 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
     Raises
     ------
     InvalidArgument
-        For names that the file could not give back as they are, and for arrays of other dtypes than numbers.
+        For names that the file could not give back as they are, for arrays of long doubles, and of other
+        dtypes than numbers.
     """
     arrays: dict[str, np.ndarray] = {}
     values: dict[str, dict[str, object]] = {}
@@ -71,6 +73,9 @@ def _on_host(value: Array, name: str) -> np.ndarray:
     array = np.asarray(value if isinstance(value, np.ndarray | np.generic) else ops_for(value).to_host(value))
     if array.dtype.kind not in KINDS:
         raise InvalidArgument(f"{name} must be an array of numbers that HDF5 knows, got {array.dtype}: view it as one")
+    if array.dtype.char in LONG_DOUBLES:
+        raise InvalidArgument(f"{name} must not be {array.dtype}, whose unused bytes differ between ranks: convert it "
+                              "to float64 or complex128")
     return array
 
 

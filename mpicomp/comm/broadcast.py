@@ -12,9 +12,13 @@ Reference     Open MPI coll_base_bcast.c (pipeline, binomial).
 
 from __future__ import annotations
 
+import numpy as np
+
 from .._util.partition import chunk_count
 from ..allreduce.interfaces import Link
 from ..types import Array
+from .interfaces import Communicator
+from .safety.collective_errors import run_collectively
 
 # Below MPI libraries' usual limit for eager messages (64 KiB over TCP), above which a hand-shake delays the chain. In a
 # long vector the number of segments costs more than the hand-shake.
@@ -33,6 +37,15 @@ def broadcast(link: Link, x: Array, root: int) -> None:
         binomial(link, x, root)
     else:
         chain(link, x, root)
+
+
+def broadcast_bytes(comm: Communicator, content: bytes, root: int = 0) -> np.ndarray:
+    """Return the ``content`` of rank ``root``; if a rank has no memory for it, raise on every rank (collective)."""
+    size = comm.lengths_of_all(len(content))[root]
+    data = run_collectively(comm, lambda: (np.frombuffer(content, np.uint8).copy() if comm.rank == root else
+                                           np.empty(size, np.uint8)))  # fmt: skip
+    comm.broadcast(data, root)
+    return data
 
 
 def segment_bytes(nbytes: int) -> int:

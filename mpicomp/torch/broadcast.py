@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping
 
 import torch
 
+from ..comm.broadcast import broadcast_bytes
 from ..comm.comm import Comm
 from ..comm.safety.collective_errors import check_communicator, run_collectively
 from ..errors import Disagreement
@@ -48,8 +50,9 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Comm, root
     Of a ``DistributedOptimizer`` it is the wrapped optimizer that gets them: each rank keeps its error memory.
     """
     own: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
-    state = comm.bcast(own.state_dict() if comm.rank == root else None, root)
-    run_collectively(comm, lambda: _load(own, state), here=comm.rank != root)
+    packed = run_collectively(comm, lambda: pickle.dumps(own.state_dict()), here=comm.rank == root)
+    data = broadcast_bytes(comm, packed or b"", root)  # unlike MPI's own, of any length
+    run_collectively(comm, lambda: _load(own, pickle.loads(data.data)), here=comm.rank != root)
 
 
 def _load(optimizer: torch.optim.Optimizer, state: dict[str, object]) -> None:

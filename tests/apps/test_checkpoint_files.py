@@ -51,6 +51,7 @@ def test_what_is_written_is_read(tmp_path):
     [
         ({"..": np.zeros(1)}, "may be empty, '.' or '..', got 'm/..'"),
         ({"x": np.array(["text"])}, "must be an array of numbers"),
+        ({"x": np.ones(2, np.longdouble)}, "unused bytes differ between ranks: convert it to float64"),
         ({"x": object()}, "holds arrays, numbers, texts"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,6 +43,10 @@ def descend(reducer, model, comm, seed, steps):
 
 def begin():
     return {"matrix": np.ones((12, 9), np.float32), "vector": np.zeros(31, np.float32)}
+
+
+def no_room(*given):
+    raise MemoryError("no room")
 
 
 def whole(comm, root, step=1, **given):
@@ -287,6 +292,16 @@ def test_a_failure_of_one_rank_is_one_of_all_and_leaves_nothing(comm, folder, mo
         checkpoint.save(comm, folder, 1, common={}, reducers={"one": reducer})
     comm.Barrier()
     assert list(folder.iterdir()) == []
+
+
+def test_a_rank_without_memory_for_the_common_state_fails_on_all(comm, folder, monkeypatch):
+    whole(comm, folder)
+    last = comm.size - 1
+    if comm.rank == last > 0:
+        monkeypatch.setattr("mpicomp.comm.broadcast.np", SimpleNamespace(empty=no_room, uint8=np.uint8))
+    if last:
+        with pytest.raises(MemoryError, match=f"rank {last}: no room"):
+            checkpoint.load(comm, folder)
 
 
 def test_the_name_of_a_reducer_may_hold_no_slash(comm, folder):

@@ -178,6 +178,22 @@ def test_state_that_one_rank_cannot_take(comm, seed):
         broadcast_optimizer_state(torch.optim.SGD(groups, 0.1), comm)
 
 
+def test_a_long_state_is_sent_in_pieces(comm, seed, monkeypatch):
+    """MPI counts at most 2^31 - 1 bytes of a message."""
+    several(comm)
+    model = net(seed)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1 + comm.rank)
+    backward(model, comm, 1.0 + comm.rank)
+    optimizer.step()
+    monkeypatch.setattr(comm._engine.link, "max_count", 100)
+    before = comm.traffic.messages
+    broadcast_optimizer_state(optimizer, comm)
+    messages, state = comm.traffic.messages - before, optimizer.state_dict()
+    moments = [moment.numpy().tobytes() for one in state["state"].values() for moment in one.values()]
+    assert len(set(comm.allgather(b"".join(moments)))) == 1 and state["param_groups"][0]["lr"] == 0.1
+    assert comm.rank != 0 or messages > 10
+
+
 # -- communicators
 
 @pytest.mark.parametrize("given", ["mpi4py's", "ours"])
