@@ -66,8 +66,9 @@ class NodeLevels:
         elif device_of(x) is None:
             self._run("reduce_scatter", x, total, "sum", factor)
         else:
-            host = ops_for(x).to_host(x)
-            self._run("reduce_scatter", host, host, "sum", factor)
+            with self._link.break_on_error:  # also if there is no memory for the copy
+                host = ops_for(x).to_host(x)
+                self._run("reduce_scatter", host, host, "sum", factor)
             total[own] = ops_for(x).from_host(host[own])
         if (library is not None or self._link.node.size == 1) and factor != 1.0:  # else the sum has the factor
             ops_for(total).scale(total[own], factor)

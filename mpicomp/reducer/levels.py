@@ -141,13 +141,13 @@ class TwoLevels(OneLevel):
         return bool(self._levels.largest([int(failed)])[0])
 
     def vectors(self, flat: list[Array], ctx: StepContext) -> list[Array]:
-        whole, ops = _whole(ctx), ctx.ops
+        whole = _whole(ctx)
         total, *others = (g[: whole.n] for g in flat)
-        if others:
-            first, total = total, ops.empty(whole.n, ctx.dtype)
+        if others:  # summed without new memory: if a rank had none, its node would wait for it
+            first, total = total, self._room
             total[:] = first
             for other in others:
-                ops.add(total, other)
+                ctx.ops.add(total, other)
         self._levels.reduce_scatter(total, self._room, self._levels.nodes / whole.workers.total)
         return [self._room[self._own]]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
+from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -30,12 +31,13 @@ R = TypeVar("R")
 
 
 class Entry:
-    """One call: its number among the communicator's outermost calls, its nesting depth, name, details and times."""
+    """One call: its number among the communicator's outermost calls, nesting depth, name, details, thread and times."""
 
-    __slots__ = ("begun", "depth", "details", "ended", "name", "number")
+    __slots__ = ("begun", "depth", "details", "ended", "name", "number", "thread")
 
     def __init__(self, number: int, depth: int, name: str, details: tuple[object, ...]) -> None:
         self.number, self.depth, self.name, self.details = number, depth, name, details
+        self.thread = get_ident()
         self.begun: float = monotonic()
         self.ended: float | None = 0.0  # None: not known
 
@@ -86,12 +88,18 @@ class CallLog:
             self.begin("agreement on", signature)
 
     def note(self, *details: object) -> None:
-        """Add details to the current call."""
-        self.open[-1].details += details
+        """Add details to this thread's current call."""
+        self._innermost().details += details
 
     def end(self) -> None:
-        """Log the end of the innermost call."""
-        self.open.pop().ended = monotonic()
+        """Log the end of this thread's innermost call."""
+        entry = self._innermost()
+        self.open.remove(entry)
+        entry.ended = monotonic()
+
+    def _innermost(self) -> Entry:
+        thread = get_ident()
+        return next(entry for entry in reversed(self.open) if entry.thread == thread)
 
     def going(self) -> list[Entry]:
         """Return the calls that have not returned, the outermost first."""

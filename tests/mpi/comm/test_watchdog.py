@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -82,6 +83,16 @@ def test_a_rank_that_does_something_else_listens_long_before_others_give_up(rank
     rank.calls.end()
     assert rank.wait(LIMIT_S * watchdog.STILL_SHARE) == 0
     assert rank.wait(LIMIT_S / 2) == LIMIT_S / 2 / TICK_S
+
+
+def test_a_call_ends_in_the_thread_that_began_it(rank):
+    """Two threads may wait for messages at once."""
+    rank.calls.begin("receive from rank 1")
+    other = threading.Thread(target=rank.calls.begin, args=("receive from rank 2",))
+    other.start()
+    other.join()
+    rank.calls.end()
+    assert [entry.name for entry in rank.calls.open] == ["receive from rank 2"]
 
 
 def test_an_alarm_is_written_before_other_ranks_are_asked(clock, capfd, monkeypatch):

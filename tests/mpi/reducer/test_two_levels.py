@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scheme_sets import each, memory_of, small
 
 import mpicomp
 from mpicomp import Comm, checkpoint, schemes
-from mpicomp.errors import InvalidArgument, NonFiniteGradient
-from mpicomp.reducer.levels import SLICE_SEED
+from mpicomp.errors import InvalidArgument, NonFiniteGradient, RankLeft
+from mpicomp.reducer.levels import SLICE_SEED, TwoLevels
 from mpicomp.schemes.timing import PhaseTimer
 
 SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
@@ -62,6 +64,35 @@ def test_a_rank_that_cannot_prepare_its_slice_fails_on_all(nodes, seed, monkeypa
             reducer.reduce(vector(seed, nodes.rank, 0))
     means = nodes.allgather(reducer.reduce(vector(seed, nodes.rank, 0)).tobytes())
     assert len(set(means)) == 1 and reducer.step == 1
+
+
+def test_a_ranks_workers_are_summed_without_new_memory(nodes, seed, monkeypatch):
+    """If a rank had no memory for the sum, the others of its node would wait for it."""
+    reducer = mpicomp.Reducer(nodes, on_nodes("topk:density=0.1"), workers=2)
+    pair = [vector(seed, nodes.rank, step) for step in range(2)]
+    reducer.reduce(np.stack(pair))
+    levels, ctx = reducer._levels, reducer._laid_out.ctx
+    if not isinstance(levels, TwoLevels):
+        return
+    monkeypatch.setattr(ctx.ops, "empty", no_room)
+    (own,) = levels.vectors(pair, ctx)
+    node = nodes.rank // per_node(nodes)
+    total = (node_sums(nodes, seed, 0)[node] + node_sums(nodes, seed, 1)[node]) / np.float32(2)
+    np.testing.assert_allclose(own, total[levels.own(total)], rtol=1e-6, atol=1e-5)
+
+
+def test_a_rank_without_memory_for_a_copy_leaves_its_node(nodes, monkeypatch):
+    levels, x = nodes.levels, np.ones(N)
+    if levels is None:
+        return
+    monkeypatch.setattr(levels, "_library", lambda x, n: None)
+    monkeypatch.setattr("mpicomp.comm.levels.device_of", lambda x: "device")
+    monkeypatch.setattr("mpicomp.comm.levels.ops_for", lambda x: SimpleNamespace(
+        to_host=np.copy if nodes.rank else no_room, from_host=np.copy))  # fmt: skip
+    if nodes.rank < per_node(nodes):
+        with pytest.raises(RankLeft if nodes.rank else MemoryError, match="no room"):
+            levels.reduce_scatter(x, x, 1.0)
+    nodes.Barrier()
 
 
 def node_sums(comm, seed, step):
