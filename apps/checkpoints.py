@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -129,19 +130,26 @@ class Keeper:
         """Keep the model that is the best so far, in ``best.h5``: rank 0's."""
         if self._folder is not None:
             state = {"model": parameters, "about": {"step": step}}
-            checkpoint.save_arrays(self._comm, Path(self._folder) / BEST, state)
+            with self._may_fail(BEST):
+                checkpoint.save_arrays(self._comm, Path(self._folder) / BEST, state)
 
     def _save(self, folder: str | os.PathLike[str], run: Run, complete: bool) -> None:
         now = run.snapshot()
-        try:
+        with self._may_fail("checkpoint", last=self.stopped or complete):
             self.path = checkpoint.save(
                 self._comm, folder, run.steps, common=now.common, own=now.own, reducers=now.reducers,
                 settings=run.fixed, keep=self._keep, complete=complete,
             )  # fmt: skip
-        except MpicompError as error:
-            if self.stopped or complete or type(error) is not MpicompError:
+
+    @contextmanager
+    def _may_fail(self, what: str, last: bool = False) -> Iterator[None]:
+        """Within the block, a disk that is full is a warning, unless the file is the last one."""
+        try:
+            yield
+        except (MpicompError, OSError) as error:
+            if last or not (type(error) is MpicompError or isinstance(error, OSError)):
                 raise
-            self._say(f"warning: {error}; training goes on without this checkpoint")
+            self._say(f"warning: {error}; training goes on without this {what}")
 
 
 def _impossible(folder: Any, every: int | None, resume: bool) -> InvalidArgument | None:

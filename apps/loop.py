@@ -225,7 +225,8 @@ class LoopRun:
     def _judge(self, point: Point) -> bool:
         """Remember the best metric; say when it has not improved for too long."""
         report, sign = self.report, 1 if self.task.better == "higher" else -1
-        better = report.best is None or sign * point.metric > sign * report.best
+        better = (report.best is None or sign * point.metric > sign * report.best
+                  or (math.isnan(report.best) and not math.isnan(point.metric)))
         if better:
             report.best, report.best_step = point.metric, point.step
         report.early = self._has_waited()

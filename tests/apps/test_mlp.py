@@ -1,10 +1,12 @@
 """The perceptron and the common loop in one process: right gradients, the optimizer's path, early stop, refusals."""
 
 import json
+import resource
 
 import numpy as np
 import pytest
 
+from mpicomp import checkpoint
 from mpicomp.apps import images, loop, plots
 from mpicomp.apps.checkpoints import Keeper
 from mpicomp.apps.loop_settings import LoopSettings
@@ -96,6 +98,30 @@ class Scripted:
 def test_early_stop_and_best(alone):
     report = loop.train(alone, Scripted([5, 3, 4, 3, 1]), LoopSettings(workers=1, batch=1, epochs=9, patience=2))
     assert (report.best, report.best_step, report.steps, report.early) == (3, 20, 40, True)
+
+
+def test_any_metric_is_better_than_nan(alone):
+    nan = float("nan")
+    settings = LoopSettings(workers=1, batch=1, epochs=5, patience=2)
+    report = loop.train(alone, Scripted([nan, 3, nan, 2, 4]), settings)
+    assert (report.best, report.best_step, report.early) == (2, 40, False)
+    assert loop.train(alone, Scripted([nan] * 5), settings).steps == 30
+
+
+def test_a_best_model_that_cannot_be_written_does_not_end_the_training(alone, tmp_path):
+    said = []
+    keeper = Keeper(alone, tmp_path, say=said.append)
+    keeper.best(1, {"x": np.ones(1)})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        keeper.best(2, {"x": np.zeros(1 << 18)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(said) == 1 and said[0].startswith("warning: cannot write") and said[0].endswith("without this best.h5")
+    assert checkpoint.load_arrays(tmp_path / "best.h5")["about"]["step"] == 1
+    with pytest.raises(InvalidArgument, match="must be an array of numbers"):
+        keeper.best(3, {"x": np.array(["text"])})
 
 
 def test_a_run_that_has_stopped_early_goes_on_with_more_patience(alone, tmp_path):
