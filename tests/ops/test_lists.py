@@ -222,9 +222,9 @@ def test_bitmap_of_another_number_of_indices(ops):
 
 def test_what_is_refused_is_no_longer_known_to_ascend(ops):
     """It has been overwritten."""
-    packed = packed_gaps(oracle, np.int32([5, 30]), 8)
-    for write in (lambda i: ops.unpack_gaps(packed, 8, 20, i), lambda i: ops.chunk_indices(np.uint8([9, 1]), [(0, 8, 4)],
-                                                                                           8, i)):
+    packed, positions = packed_gaps(oracle, np.int32([5, 30]), 8), np.uint8([9, 1])
+    for write in (lambda i: ops.unpack_gaps(packed, 8, 20, i),
+                  lambda i: ops.chunk_indices(positions, [(0, 8, 4)], 8, i)):
         back = ops.vouch(np.int32([0, 1]), 8)
         with pytest.raises(InvalidArgument):
             write(back)
