@@ -25,15 +25,18 @@ export MPICOMP_TIMEOUT=${MPICOMP_TIMEOUT:-600}
 
 export PYTHONUNBUFFERED=1                       # the last lines of a killed job are in its output
 
-# 6. When the job fails: those of its nodes whose slurmd does not answer, so that a lost node is not taken for a bug.
+# 6. When the job fails: those of its nodes whose slurmd does not answer, so that a lost node is not taken for a bug. No
+# answer from this node, which lives, tells that slurmds here cannot be asked: then none is taken for lost.
 lost_nodes() {
     local node port
     port=$(scontrol show config | sed -n 's/^SlurmdPort *= *\([0-9]*\).*/\1/p')
+    answers "${SLURMD_NODENAME:-localhost}" "$port" || return 0
     for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-        timeout 5 bash -c "exec 3<> /dev/tcp/$node/$port" 2>/dev/null || echo "$node" &
+        answers "$node" "$port" || echo "$node" &
     done
     wait
 }
+answers() { timeout 5 bash -c "exec 3<> /dev/tcp/$1/$2" 2>/dev/null; }
 say_lost_nodes() {
     local code=$? lost=
     if ((code)); then lost=$(lost_nodes | sort | xargs); fi

@@ -96,7 +96,8 @@ def slurm() -> None:
 @slurm.command(epilog="For example: mpicomp slurm bench --nodes 8 --time 20 --array -- allgather --dtype float64")
 @job_options
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node, one rank each.")
-@click.option("--container", metavar="IMAGE", help="Run inside this Apptainer image.")
+@click.option("--container", metavar="IMAGE", callback=_matching(re.compile(".+"), "the path of an image"),
+              help="Run inside this Apptainer image.")
 @click.option("--array", is_flag=True, help="One job per size, twice, and one that merges the results.")
 def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, container: str | None, array: bool,
           **directives: int | str | None) -> None:  # fmt: skip
@@ -124,6 +125,8 @@ def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, contain
 def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directives: int | str | None) -> None:
     """Print a job that runs mpicomp train; its arguments follow --."""
     command = ["train", *arguments] if arguments else None
+    if requeue and arguments and (arguments[0] == "heat" or "--ft" in arguments):
+        raise InvalidArgument(f"{' '.join(arguments)} keeps no checkpoints to resume from: give --no-requeue")
     if requeue:
         text = fill("train-requeue", dashed(directives), command, mpi)
     else:

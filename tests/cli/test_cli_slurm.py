@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -107,24 +108,48 @@ def test_scripts_are_bash(name):
 
 
 STUB = """#!/bin/bash
-echo "${0##*/} $*" >> "$TOLD"
-if [ "${0##*/}" = sbatch ]; then cat >> "$TOLD"; fi
+case "${0##*/} $*" in
+    "scontrol show config") echo "SlurmdPort              = $PORT" ;;
+    "scontrol show hostnames"*) echo localhost; echo no.invalid ;;
+    *) echo "${0##*/} $*" >> "$TOLD"
+esac
+case ${0##*/} in
+    sbatch) cat >> "$TOLD" ;;
+    srun) exit $CODE ;;
+esac
 """
 
 
-def handed_to_slurm(folder: Path, name: str, **variables: str) -> list[str]:
-    """The lines by which the script ``name`` calls Slurm's programs, and a script that it hands in."""
+def handed_to_slurm(folder: Path, name: str, code: int = 0, said: str = "", **variables: str) -> list[str]:
+    """The lines by which the script ``name`` calls Slurm's programs, and a script that it hands in.
+
+    Its srun ends with ``code``, and so does the script, which says ``said`` on standard error.
+    """
     told, programs = folder / "told", folder / "programs"
     programs.mkdir()
     for program in ("srun", "sbatch", "scontrol"):
         (programs / program).write_text(STUB)
         (programs / program).chmod(0o755)
+    (programs / "env.sh").write_text("echo 'an env.sh on the PATH' >&2")
+    (folder / "env.sh").write_text(read("env.sh"))
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "TOLD": str(told), "SLURM_JOB_ID": "7",
-                   "MPICOMP_ENV": str(ROOT / "slurm" / "env.sh"), **variables}  # fmt: skip
+                   "CODE": str(code), **variables}  # fmt: skip
     script = ROOT / "slurm" / f"{name}.sbatch"
     done = subprocess.run(["bash", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.strip()) == (code, said)
     return told.read_text().splitlines()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_nodes_are_lost_only_if_this_one_is_seen_to_live(tmp_path, answers):
+    """Elsewhere slurmds may listen on other ports, or behind a firewall: a mistake would be requeued for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as slurmd:
+        port = str(slurmd.getsockname()[1] if answers else 1)
+        said = "failed with lost nodes, which do not answer: no.invalid" if answers else ""
+        for name in ("train-requeue", "cpu-openmpi"):
+            (folder := tmp_path / name).mkdir()
+            lines = handed_to_slurm(folder, name, 3, said, PORT=port, SLURM_JOB_NODELIST="localhost,no.invalid")
+            assert (lines[-1] == "scontrol requeue 7") == (answers and name == "train-requeue")
 
 
 ARRAY = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MIN": "0",
@@ -156,12 +181,20 @@ def test_times_as_slurm_has_them(text):
     [(["--time", "3h"], "--time must be minutes, h:mm:ss or days-hours, got '3h'"),
      (["--time", "1\n#SBATCH --exclusive"], "--time must be"),
      (["--partition", "a b"], "--partition must be a name as Slurm has them, got 'a b'"),
+     (["--container", ""], "--container must be the path of an image, got ''"),
      (["--gpus", "2", "--array"], "--gpus and --array have scripts of their own: choose one")],
 )  # fmt: skip
 def test_bad_values_are_refused(arguments, said):
     with pytest.raises(InvalidArgument) as caught:
         CliRunner().invoke(root, ["slurm", "bench", *arguments], catch_exceptions=False)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [["heat"], ["logreg", "--data", "a.txt", "--ft"]])
+def test_training_without_checkpoints_is_not_requeued(arguments):
+    with pytest.raises(InvalidArgument, match="keeps no checkpoints to resume from: give --no-requeue"):
+        CliRunner().invoke(root, ["slurm", "train", "--", *arguments], catch_exceptions=False)
+    assert CliRunner().invoke(root, ["slurm", "train", "--no-requeue", "--", *arguments]).exit_code == 0
 
 
 def test_the_scripts_are_installed_with_the_package(tmp_path):
