@@ -155,6 +155,8 @@ class Keeper:
 def _impossible(folder: Any, every: int | None, resume: bool) -> InvalidArgument | None:
     if folder is None and (every is not None or resume):
         return InvalidArgument("--resume and --checkpoint-every need a folder of checkpoints: give --checkpoint DIR")
+    if folder is not None and not os.fspath(folder):
+        return InvalidArgument("--checkpoint must be a folder, got an empty name")
     if every is not None and every < 1:
         return InvalidArgument(f"checkpoint_every must be at least 1, got {every}")
     return None

@@ -76,7 +76,7 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     """JPEG files by the name of their folder, both sorted."""
     if not folder.is_dir():
         return {}
-    inner = sorted(path for path in folder.iterdir() if path.is_dir())
+    inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     files = {path.name: sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) for path in inner}
     return {name: some for name, some in files.items() if some}
 

@@ -11,7 +11,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +21,11 @@ from mpicomp.comm.safety.survivors import Loss
 from mpicomp.errors import InvalidArgument, MpicompError
 from mpicomp.schemes.exchanges.pieces import UNUSED
 
-from . import data
+from . import logreg
 from .checkpoints import Keeper
-from .logreg import Run, check, define, describe, evaluate_if_due
+from .data import Dataset
 from .logreg_result import Evaluation, Result
-from .settings import Settings
+from .settings import Settings, known
 
 # State of a rank's piece of the vector if no other rank has the same piece: that of a first step.
 OF_PLACES = {f"exchange/{name}": value for name, value in UNUSED.items()}
@@ -45,26 +44,31 @@ class Snapshot(NamedTuple):
     evaluations: tuple[int, int]  # so many of the series, of the targets
 
 
-class Training:
-    """A job of `mpicomp.survivors`."""
+def check(comm: Any, data: Dataset, settings: Settings) -> Settings:
+    """Refuse settings that `logreg.check` refuses, and schemes that cannot lose ranks (collective)."""
+    settings = logreg.check(comm, data, settings, Keeper(comm))
+    scheme = Scheme.parse(settings.scheme)
+    if scheme.diverges:
+        raise InvalidArgument(f"--ft needs a model that is the same on all ranks; with {settings.scheme} each rank "
+                              "has its own between two resets")
+    if scheme.options["nodes"] == "yes":
+        raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes a slice of its "
+                              "node's error memory along. Take nodes=no")
+    if scheme.parts(1).memories[0].estimates:
+        raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes its part of a "
+                              "common estimate along. Take memory=residual")
+    return settings
 
-    def __init__(self, source: str, rows: int | None, settings: Settings, ranks: int, trace: Any,
+
+class Training:
+    """A job of `mpicomp.survivors`, on the whole data set and with settings that `check` has returned."""
+
+    def __init__(self, data: Dataset, settings: Settings, ranks: int, trace: Any,
                  watch: Callable[[Evaluation, int], None] = lambda evaluation, steps: None) -> None:  # fmt: skip
-        scheme = Scheme.parse(settings.scheme)
-        if scheme.diverges:
-            raise InvalidArgument(f"--ft needs a model that is the same on all ranks; with {settings.scheme} each rank "
-                                  "has its own between two resets")
-        if scheme.options["nodes"] == "yes":
-            raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes a slice of its "
-                                  "node's error memory along. Take nodes=no")
-        if scheme.parts(1).memories[0].estimates:
-            raise InvalidArgument(f"--ft does not work with {settings.scheme}: a rank that dies takes its part of a "
-                                  "common estimate along. Take memory=residual")
         self.step = 0
         self.losses: list[dict[str, Any]] = []
-        self._source, self._rows, self._ranks = source, rows, list(range(ranks))
-        self._workers = settings.workers_on(ranks)
-        self._settings = replace(settings, workers=self._workers)
+        self._data, self._settings, self._ranks = data, settings, list(range(ranks))
+        self._workers = known(settings.workers)
         self._trace, self._watch = trace, watch
         self._kept: list[Snapshot] = []
 
@@ -82,22 +86,20 @@ class Training:
         self._go_on(comm, loss, then)
 
     def _start(self, comm: Any, loss: Loss | None) -> None:
-        """From the data set on, on every rank."""
+        """From the first step on, on every rank."""
         self.step, self._kept = 0, []
-        self._data = data.share(comm, self._source, self._rows)
-        check(comm, self._data, self._settings, Keeper(comm))
         start = time.perf_counter()
-        problem = define(comm, self._data, self._settings)
+        problem = logreg.define(comm, self._data, self._settings)
         self._seconds = {"minimum": time.perf_counter() - start}
         self._make_run(comm, problem)
-        self.result = Result(self._settings, describe(self._data, self._workers, len(self._ranks)), problem,
+        self.result = Result(self._settings, logreg.describe(self._data, self._workers, len(self._ranks)), problem,
                              self.run.evaluate().gap + problem.f_star)  # fmt: skip
         self._ranks = loss.alive if loss else self._ranks
         if loss is not None:
             self._record_loss(loss, 0.0)
 
     def _make_run(self, comm: Any, problem: Any) -> None:
-        self.run = Run(comm, self._data, self._settings, problem, self._trace)
+        self.run = logreg.Run(comm, self._data, self._settings, problem, self._trace)
         self.steps = self._settings.epochs * self.run.shards.steps_per_epoch
         self._samples = self.run.shards.samples(self.steps)
 
@@ -107,7 +109,7 @@ class Training:
         everyone = run.comm.gather_to_all(own, [own.size] * run.comm.size)[0].reshape(-1, STATISTICS)
         self._kept = [*self._kept[-1:], self._snapshot(everyone)]
         run.step(next(self._samples))
-        evaluate_if_due(run, self._settings, self.result, self._watch, self.steps)
+        logreg.evaluate_if_due(run, self._settings, self.result, self._watch, self.steps)
         self.step = self.result.steps = run.steps
 
     def finish(self) -> None:

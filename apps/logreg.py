@@ -96,7 +96,10 @@ def _solve(data: Dataset, settings: Settings) -> Problem:
         raise InvalidArgument(f"all features of {data.name} are zero: there is nothing to learn from")
     l2 = smoothness / 1e4 if settings.l2 is None else settings.l2
     step_size = 1 / (smoothness + l2) if settings.step_size is None else settings.step_size
-    optimum = logistic.minimise(data.features, data.labels, l2)
+    try:
+        optimum = logistic.minimise(data.features, data.labels, l2)
+    except np.linalg.LinAlgError as error:
+        raise InvalidArgument(f"l2 must be larger for {data.name}, got {l2:g}: f has no single minimum") from error
     return Problem(smoothness, l2, step_size, optimum.value, optimum.x)
 
 
@@ -171,6 +174,7 @@ class Run:
         self.fixed = {  # what a run that resumes must have in common with this one
             "app": self.app, "scheme": settings.scheme, "workers": workers, "seed": settings.seed,
             "shift": settings.shift, "l2": settings.l2, "step_size": settings.step_size,
+            "target_bits": sorted(settings.target_bits),
             "data": {"name": data.name, "rows": self._rows, "features": self.x.size, "crc32": fingerprint(data)},
         }  # fmt: skip
 

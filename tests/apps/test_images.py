@@ -181,7 +181,7 @@ def test_a_folder_of_jpeg_files_per_class(tmp_path):
 
 def test_folders_without_train_and_test_keep_every_sixth_image(tmp_path):
     pytest.importorskip("PIL")
-    save_jpegs(tmp_path, ["ant", "bee"], 13)
+    save_jpegs(tmp_path, [".ipynb_checkpoints", "ant", "bee"], 13)  # hidden folders are no classes
     data = images.load(str(tmp_path))
     assert np.bincount(data.train_labels).tolist() == [11, 11] and np.bincount(data.test_labels).tolist() == [2, 2]
     (tmp_path / "bee" / "000.JPG").write_bytes(b"no image")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mpicomp.apps import data, logreg
-from mpicomp.apps.fault_tolerant import Training
+from mpicomp.apps.fault_tolerant import Training, check
+from mpicomp.apps.matrix import Dense
 from mpicomp.apps.settings import Settings
 from mpicomp.apps.shards import Shards
 from mpicomp.comm.safety.survivors import Loss
@@ -96,6 +97,13 @@ def test_features_of_zeros_are_refused(alone):
         logreg.train(alone, nothing, Settings())
 
 
+def test_a_regulariser_that_leaves_no_single_minimum_is_refused(alone):
+    """Two columns are equal."""
+    values = np.ones((90, 2))
+    with pytest.raises(InvalidArgument, match="l2 must be larger for twice, got 1e-20"):
+        logreg.train(alone, SMALL._replace(name="twice", features=Dense(values)), Settings(l2=1e-20))
+
+
 @pytest.fixture(scope="module")
 def madelon(real_data):
     return data.load(real_data("madelon/madelon.mat"))
@@ -125,7 +133,8 @@ def test_madelon_total_error_is_as_published_with_half_the_data(alone, madelon, 
 
 
 def test_another_loss_while_a_run_goes_on_does_not_change_its_step(alone, monkeypatch):
-    job = Training("synthetic:n=60,d=10,seed=1", None, Settings("topk:k=2", workers=1, epochs=1), 1, NullRecorder())
+    settings = Settings("topk:k=2", workers=1, epochs=1)
+    job = Training(data.load("synthetic:n=60,d=10,seed=1"), settings, 1, NullRecorder())
     job.begin(alone, None)
     models = []
     for _ in range(4):
@@ -140,6 +149,6 @@ def test_another_loss_while_a_run_goes_on_does_not_change_its_step(alone, monkey
     assert job.run.steps == job.step == 3 and np.array_equal(job.run.x, models[3])
 
 
-def test_losses_and_a_common_estimate_exclude_each_other():
+def test_losses_and_a_common_estimate_exclude_each_other(alone):
     with pytest.raises(InvalidArgument, match="takes its part of a common estimate along"):
-        Training("synthetic:n=60,d=10", None, Settings("topk:k=2,memory=ef21"), 1, NullRecorder())
+        check(alone, data.load("synthetic:n=60,d=10"), Settings("topk:k=2,memory=ef21"))

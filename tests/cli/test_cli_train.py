@@ -40,6 +40,21 @@ def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path)
     assert document["complete"] and document["steps"] == max(facts["step"], 20)  # an epoch
 
 
+@pytest.mark.long("as without a picture")
+def test_the_picture_is_of_the_whole_run(begin, tmp_path):
+    """The command that resumes a run is the same, and refuses to replace a picture."""
+    folder, picture = tmp_path / "run", tmp_path / "run.svg"
+    command = ["train", "mlp", "--data", IMAGES, "--hidden", "8", "--batch", "10", "--checkpoint", str(folder),
+               "--resume", "--checkpoint-every", "5", "--plot", str(picture)]  # fmt: skip
+    job = begin(*command, "--epochs", "1000000")
+    until((folder / "latest").exists, job)
+    job.send_signal(signal.SIGUSR1)
+    code, out, err = ended(job)
+    assert code == STOPPED and not picture.exists() and "picture in" not in out, err
+    code, out, err = ended(begin(*command, "--epochs", "1"))
+    assert code == 0 and picture.exists() and f"picture in {picture}" in out, err
+
+
 def test_a_seed_below_zero_is_refused_before_data_is_drawn(alone):
     done = alone(["-m", "mpicomp.cli"], "train", "mlp", "--data", "synthetic:train=40,test=20", "--seed", "-1",
                  MPICOMP_ALLOW_SINGLETON="1")  # fmt: skip

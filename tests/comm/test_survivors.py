@@ -70,6 +70,17 @@ def test_survivors_go_on_and_say_who_is_missing(tmp_path, scheme, fault):
     assert not path.with_name("run.h5.spool").exists()
 
 
+@pytest.mark.parametrize(("arguments", "text"), [
+    (("--data", "nofile"), "no file 'nofile'"), (("--workers", "1"), "workers must be at least 3"),
+    (("--scheme", "topk:memory=ef21"), "--ft does not work with"), (("--resume",), "leave out --checkpoint, "),
+])  # fmt: skip
+def test_what_is_refused_leaves_no_trace(tmp_path, arguments, text):
+    """The corrected command would have to pass it by."""
+    ended = train(*arguments, "--trace", str(tmp_path / "run.h5"))
+    assert ended.returncode == 1 and text in ended.stderr and "Traceback" not in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.long("whole jobs of other faults")
 def test_survivors_have_the_same_model():
     script = str(RANK)

@@ -10,6 +10,7 @@ import zlib
 from mpi4py import MPI
 
 from mpicomp import survivors
+from mpicomp.apps import data
 from mpicomp.apps.fault_tolerant import Training
 from mpicomp.apps.settings import Settings
 from mpicomp.trace import NullRecorder
@@ -32,7 +33,7 @@ class Told(Training):
 faulthandler.register(signal.SIGUSR1)  # where it hangs, for whoever asks
 world = MPI.COMM_WORLD
 settings = Settings(scheme=sys.argv[1], workers=8, epochs=int(sys.argv[2]))
-job = Told("synthetic:n=400,d=100,seed=1", None, settings, world.size, NullRecorder())
+job = Told(data.load("synthetic:n=400,d=100,seed=1"), settings, world.size, NullRecorder())
 group = survivors.run(world, job)
 lost = sorted(rank for loss in job.losses for rank in loss["ranks"])
 print("END", world.rank, job.step, zlib.crc32(job.run.x.tobytes()), json.dumps(lost), flush=True)

@@ -17,21 +17,24 @@ from .options import split
 
 def run(source: str, rows: int | None, options: Mapping[str, object]) -> int:
     """Train; the first survivor prints the report. Ends this process if ranks were lost; returns the exit code."""
-    from ...apps.fault_tolerant import Training
+    from ...apps.data import share
+    from ...apps.fault_tolerant import Training, check
     from ...apps.settings import Settings
     from ...comm.safety import survivors
 
     files, values = split(options)
-    if files.checkpoint is not None:
-        raise InvalidArgument("--ft keeps a run alive without checkpoints; got --checkpoint, too: give one of them")
-    settings = Settings(**values)
+    if files.checkpoint is not None or files.checkpoint_every is not None or files.resume:
+        raise InvalidArgument("--ft keeps a run alive without checkpoints: leave out --checkpoint, --checkpoint-every "
+                              "and --resume")
     problem = survivors.problem()
     if problem is not None:
         raise MpicompError(problem)
     everyone = all_ranks()
+    data = share(everyone, source, rows)
+    settings = check(everyone, data, Settings(**values))  # before a trace is opened
     recorder = recorder_for(everyone, files, f"train logreg {source} {settings.scheme} --ft")
     with SteadyProgress(quiet=everyone.rank != 0) as progress:
-        job = Training(source, rows, settings, everyone.size, recorder,
+        job = Training(data, settings, everyone.size, recorder,
                        lambda e, steps: progress(line(e, steps), e.step / steps))  # fmt: skip
         progress(f"training on {source}, with losses")
         group = survivors.run(world(), job)

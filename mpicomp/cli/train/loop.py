@@ -44,6 +44,8 @@ def run(make_task: Callable[[Comm, int], Task], title: str, options: Mapping[str
         draw = _drawer(comm, plot)
         report = _train(comm, make_task, LoopSettings(**settings), files, title, running)
         code = exit_code(comm, running.keeper, running.signals)
+        if not report.complete:
+            plot = None  # the picture is of the whole run: the same command resumes it
         if comm.rank == 0 and plot is not None:
             picture.write(lambda path: draw(path, report))
         if plot is not None:

@@ -25,9 +25,10 @@ class Asked:
         return self.left <= 0
 
 
-def train_logreg(comm, keeper=None, scheme="topk:k=3"):
-    settings = Settings(scheme, workers=2 * comm.size, epochs=2, shift=1e-3, eval_every=4, target_bits=(300, 2000))
-    return logreg.train(comm, data.share(comm, "synthetic:n=103,d=21,seed=7"), settings, keeper=keeper)
+def train_logreg(comm, keeper=None, scheme="topk:k=3", target_bits=(300, 2000), rows=None):
+    settings = Settings(scheme, workers=2 * comm.size, epochs=2, shift=1e-3, eval_every=4, target_bits=target_bits)
+    rows = rows or data.share(comm, "synthetic:n=103,d=21,seed=7")
+    return logreg.train(comm, rows, settings, keeper=keeper)
 
 
 def train_mlp(comm, keeper=None, scheme="topk:density=0.05"):
@@ -91,9 +92,11 @@ def test_a_resumed_run_must_be_the_same_app_and_data(comm, folder):
         train_mlp(comm, Keeper(comm, folder, resume=True))
     with pytest.raises(InvalidArgument, match="saved with scheme=topk:k=3, got topk:k=4"):
         train_logreg(comm, Keeper(comm, folder, resume=True), "topk:k=4")
+    with pytest.raises(InvalidArgument, match=r"saved with target_bits=\[300, 2000\], got \[300\]"):
+        train_logreg(comm, Keeper(comm, folder, resume=True), target_bits=(300,))
     other = data.share(comm, "synthetic:n=103,d=21,seed=8")
     with pytest.raises(InvalidArgument, match=r"saved with data=.*crc32"):
-        logreg.train(comm, other, Settings("topk:k=3", epochs=2, shift=1e-3), keeper=Keeper(comm, folder, resume=True))
+        train_logreg(comm, Keeper(comm, folder, resume=True), rows=other)
 
 
 def test_outer_steps_are_one_worker_per_rank_and_resume_with_the_same_settings(comm, folder):
