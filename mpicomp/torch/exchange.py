@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 import numpy as np
@@ -71,15 +72,19 @@ class Exchange:
                                          scheme_for(scheme, i, bucket.names, named), nonfinite=nonfinite, **own))
         self.places = {parameter: (i, at) for i, bucket in enumerate(self.buckets)
                        for at, parameter in enumerate(bucket.parameters)}
+        self._pending: list[Pending] = []
         self.begin()
 
     def begin(self) -> None:
-        """Begin the next step: no gradient is there."""
+        """Begin the next step: no gradient is there. What a backward that failed has started is done before."""
+        for pending in self._pending:
+            with suppress(Exception):  # it has no step that could raise it
+                pending.Wait()
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
         self._streams: list[set[torch.cuda.Stream]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
         self._refused: dict[int, Exception] = {}  # why a bucket could not take one of this rank's gradients
-        self._pending: list[Pending] = []
+        self._pending = []
         self._failed: set[int] = set()
         self.skipped, self.alike = False, True
         self._idle: set[torch.nn.Parameter] = set()  # without a gradient on any rank

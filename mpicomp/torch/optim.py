@@ -119,6 +119,9 @@ class SAM(torch.optim.Optimizer):
         self.base_optimizer.step()
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        return self.base_optimizer.state_dict()
+
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
         self.base_optimizer.load_state_dict(state_dict)
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state

@@ -199,6 +199,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             No ``step()`` has used the gradients of the last backward, and what was sent has left the error memory.
         """
         self._check_stepped("zero_grad()")
+        if self._phase == RUNNING:  # backward has failed: its exchanges use the gradients' memory
+            self._exchange.begin()
         self.optimizer.zero_grad(set_to_none)
         self._phase = FRESH
 
@@ -267,7 +269,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
             self._phase = FRESH
-            mean = torch.as_tensor(self.comm.allreduce(torch.as_tensor(loss).item()) / self.comm.size)
+            dtype = loss.dtype if isinstance(loss, torch.Tensor) else torch.float64
+            mean = torch.as_tensor(self.comm.allreduce(float(loss)) / self.comm.size, dtype=dtype)
             if self.skipped:
                 raise LeftOut(mean)
             return mean

@@ -353,6 +353,35 @@ def test_sam_steps_from_every_ranks_own_worst_point(comm, seed):
     optimizer.close()
 
 
+def test_sam_saves_what_it_loads(comm, seed):
+    """With the error memories of the optimizer inside it."""
+    model = made(seed)
+    inner = wrap(model, comm, "topk:density=0.3")
+    sam = SAM(inner, rho=0.1)
+    loss_of(model, batches(seed, comm.size, 1)[0, comm.rank]).backward()
+    inner.step()
+    saved = copy.deepcopy(sam.state_dict())
+    sam.load_state_dict(saved)
+    for before, reducer in zip(saved["reducers"]["states"], inner.reducers.values(), strict=True):
+        names = [name for name in before if name.startswith("memory/")]
+        assert names and all(np.array_equal(reducer.state_dict()[name], before[name]) for name in names)
+    inner.close()
+
+
+def test_the_loss_keeps_the_precision_that_line_searches_need(comm):
+    parameter = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = DistributedOptimizer(torch.optim.SGD([parameter], 0.1), [("w", parameter)], comm)
+    for loss in (torch.tensor(1.0, dtype=torch.float64) / 3, 1 / 3):
+        def closure(loss=loss):
+            optimizer.zero_grad()
+            parameter.sum().backward()
+            return loss
+
+        found = optimizer.step(closure)
+        assert found.dtype == torch.float64 and abs(found.item() - 1 / 3) < 1e-15
+    optimizer.close()
+
+
 class TorchBucket:
     """Stand-in for DDP's bucket, with the methods that PyTorch's hooks call."""
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from datetime import timedelta
 
 import numpy as np
@@ -413,6 +414,25 @@ def test_a_callback_may_start_calls(comm, group):
     second.wait()
     first.wait().wait()
     same(y, torch.full((3,), float(comm.size**2)))
+
+
+def test_calls_of_a_callback_come_before_those_that_follow_it(comm, group):
+    """Also where the call itself is over, and one that is waited for at once could run in its caller's thread."""
+    x, y, z = torch.ones(1_000_000), torch.ones(3), torch.full((3,), 100.0)
+    started = threading.Event()
+
+    def then(done):
+        started.set()
+        time.sleep(0.3 * comm.rank)  # the other ranks' next call comes earlier than that of the callback
+        dist.all_reduce(y)
+
+    before = dist.all_reduce(x, async_op=True).get_future().then(then)
+    started.wait()
+    time.sleep(0.1)
+    dist.all_reduce(z)
+    before.wait()
+    same(y, torch.full((3,), float(comm.size)))
+    same(z, torch.full((3,), 100.0 * comm.size))
 
 
 def test_several_threads_may_call(comm):

@@ -3,6 +3,10 @@
 What they would have sent stays in the error memory, and parameters without a gradient do not move.
 """
 
+import time
+from contextlib import nullcontext
+from typing import ClassVar
+
 import needs_torch  # noqa: F401
 import numpy as np
 import pytest
@@ -220,4 +224,43 @@ def test_a_rank_without_data_sends_its_memory(comm, seed):
     if comm.rank:
         assert all(reducer.memory_norm() < norm
                    for reducer, norm in zip(optimizer.reducers.values(), norms, strict=True))
+    optimizer.close()
+
+
+class Fails(torch.autograd.Function):
+    """Hands a value on, and backward fails as long as there are errors."""
+
+    errors: ClassVar = []
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if Fails.errors:
+            raise Fails.errors.pop()
+        return gradient
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_backward_that_fails_leaves_nothing_for_the_next(comm, set_to_none):
+    """The last layer's exchange is under way when the first one's gradient fails."""
+    first, last = nn.Linear(4, 4, bias=False), nn.Linear(4, 100_000, bias=False)
+    model = nn.Sequential(first, last)
+    with torch.no_grad():
+        first.weight.copy_(torch.eye(4))
+    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.0), model.named_parameters(), comm,
+                                     bucket_bytes=1000)
+    for step in range(3):
+        if comm.rank == step % comm.size:
+            time.sleep(0.1)
+        for errors, value in (([RuntimeError("no memory")], 1.0), ([], 100.0 + comm.rank)):
+            Fails.errors[:] = errors
+            optimizer.zero_grad(set_to_none)
+            loss = last(Fails.apply(first(torch.full((1, 4), value)))).sum()
+            with pytest.raises(RuntimeError, match="no memory") if errors else nullcontext():
+                loss.backward()
+        assert (last.weight.grad == 100 + (comm.size - 1) / 2).all()
+        optimizer.step()
     optimizer.close()
