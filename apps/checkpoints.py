@@ -143,11 +143,12 @@ class Keeper:
 
     @contextmanager
     def _may_fail(self, what: str, last: bool = False) -> Iterator[None]:
-        """Within the block, a disk that is full is a warning, unless the file is the last one."""
+        """Within the block, a disk that is full is a warning, unless it is to hold the run's ``last`` state."""
         try:
             yield
         except (MpicompError, OSError) as error:
-            if last or not (type(error) is MpicompError or isinstance(error, OSError)):
+            full = type(error) is MpicompError or isinstance(error, OSError)  # the others are of wrong arguments
+            if last or not full:
                 raise
             self._say(f"warning: {error}; training goes on without this {what}")
 

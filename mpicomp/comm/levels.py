@@ -81,8 +81,9 @@ class NodeLevels:
         elif device_of(x) is None:
             self._run("all_gather", x, x, "sum")
         else:
-            host = ops_for(x).to_host(x)
-            self._run("all_gather", host, host, "sum")
+            with self._link.break_on_error:
+                host = ops_for(x).to_host(x)
+                self._run("all_gather", host, host, "sum")
             x[:] = ops_for(x).from_host(host)
 
     def gather(self, x: Array, longest: int) -> Array:
@@ -90,14 +91,15 @@ class NodeLevels:
         library = self._library(x, longest)
         if library is not None:
             return self._join(library, x)
-        host = x if device_of(x) is None else ops_for(x).to_host(x)
-        each = round_up(HEAD + longest * host.itemsize, LINE)
-        room = np.empty(each * self.slices, np.uint8)
-        own = room[self.slice_of(room)]
-        if own.size:
-            own[:HEAD].view(np.int64)[0] = host.size
-            own[HEAD : HEAD + host.nbytes] = host.view(np.uint8)
-        self._run("all_gather", room, room, "sum")
+        with self._link.break_on_error:
+            host = x if device_of(x) is None else ops_for(x).to_host(x)
+            each = round_up(HEAD + longest * host.itemsize, LINE)
+            room = np.empty(each * self.slices, np.uint8)
+            own = room[self.slice_of(room)]
+            if own.size:
+                own[:HEAD].view(np.int64)[0] = host.size
+                own[HEAD : HEAD + host.nbytes] = host.view(np.uint8)
+            self._run("all_gather", room, room, "sum")
         rows = room.reshape(self.slices, each)
         sizes = (int(row[:HEAD].view(np.int64)[0]) * host.itemsize for row in rows)
         joint = np.concatenate([row[HEAD : HEAD + size] for row, size in zip(rows, sizes, strict=True)])

@@ -11,7 +11,6 @@ from ..comm.broadcast import broadcast_bytes
 from ..comm.comm import Comm
 from ..comm.safety.collective_errors import check_communicator, run_collectively
 from ..errors import Disagreement
-from .flat import finished
 from .tensor_collectives import filled
 
 
@@ -40,7 +39,6 @@ def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[st
         if not tensor.numel():
             continue
         with filled(tensor, read=True) as array:
-            finished(tensor)
             comm.broadcast(array, root)
 
 

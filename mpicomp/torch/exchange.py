@@ -76,10 +76,8 @@ class Exchange:
         self.begin()
 
     def begin(self) -> None:
-        """Begin the next step: no gradient is there. What a backward that failed has started is done before."""
-        for pending in self._pending:
-            with suppress(Exception):  # it has no step that could raise it
-                pending.Wait()
+        """Begin the next step: no gradient is there."""
+        self.settle()
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
         self._streams: list[set[torch.cuda.Stream]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
@@ -88,6 +86,12 @@ class Exchange:
         self._failed: set[int] = set()
         self.skipped, self.alike = False, True
         self._idle: set[torch.nn.Parameter] = set()  # without a gradient on any rank
+
+    def settle(self) -> None:
+        """Wait for what a backward that failed has started: it uses the gradients' memory."""
+        for pending in self._pending:
+            with suppress(Exception):  # it has no step that could raise it
+                pending.Wait()
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """A gradient has come; start the buckets that are now full, in order."""
@@ -256,7 +260,9 @@ class Alone:
         self.remembers = False
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        """Nothing to prepare, and nothing to wait for."""
+
+    settle = begin
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """Leave the gradient in place."""

@@ -191,7 +191,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise InvalidArgument("parameters cannot be added: add them to the optimizer before DistributedOptimizer")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients.
+        """Clear the gradients. If backward has failed, wait for what it has sent: it must have failed on all ranks.
 
         Raises
         ------
@@ -199,8 +199,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             No ``step()`` has used the gradients of the last backward, and what was sent has left the error memory.
         """
         self._check_stepped("zero_grad()")
-        if self._phase == RUNNING:  # backward has failed: its exchanges use the gradients' memory
-            self._exchange.begin()
+        self._exchange.settle()
         self.optimizer.zero_grad(set_to_none)
         self._phase = FRESH
 
@@ -269,8 +268,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
             self._phase = FRESH
-            dtype = loss.dtype if isinstance(loss, torch.Tensor) else torch.float64
-            mean = torch.as_tensor(self.comm.allreduce(float(loss)) / self.comm.size, dtype=dtype)
+            own = loss if isinstance(loss, torch.Tensor) else torch.as_tensor(loss, dtype=torch.float64)
+            mean = torch.as_tensor(self.comm.allreduce(own.item()) / self.comm.size,
+                                   dtype=torch.promote_types(own.dtype, torch.float32))
             if self.skipped:
                 raise LeftOut(mean)
             return mean

@@ -297,10 +297,12 @@ class Turns:
                 finished(home)  # nor do the caller's wait for them
         except BaseException as caught:
             error = caught
-        work.finish(error)  # calls that its callbacks start come before those of another thread
-        with self._lock:
-            self._queued -= 1
-            self._comm.wait_patiently(False)
+        try:
+            work.finish(error)  # calls that its callbacks start come before those of another thread
+        finally:
+            with self._lock:
+                self._queued -= 1
+                self._comm.wait_patiently(False)
 
     def stop(self) -> None:
         """End the thread after all started calls."""

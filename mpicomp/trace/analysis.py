@@ -91,25 +91,28 @@ def phases(path: Given) -> list[Result]:
 def traffic(path: Given) -> Result:
     """Bytes that a rank sends in a step, and the ratio to those of a dense all-reduce.
 
-    Counted on steps and collectives, without those inside another event that counts their bytes.
+    Counted on steps and collectives, also silent ones, without those inside another one that counts their bytes;
+    ``kind`` is the first kind of them that sends any.
     """
     dense, each, carrying = 0, [np.empty(0, np.int64)], set[int]()
     with opened(path) as frame:
         kinds = [kind for kind in ("step", *schema.COLLECTIVE_KINDS) if kind in frame.kinds]
         for part in map(Frame, frame.trace.parts()):  # the events of a rank are all in one
-            rows = np.flatnonzero(part.carriers & np.isin(part.kind, [frame.code(kind) for kind in kinds]))
+            counted = np.any([part.column(name) > 0 for name in BYTES], axis=0)
+            counted &= np.isin(part.kind, [frame.code(kind) for kind in kinds])
+            rows = np.flatnonzero(part.not_enclosed(counted))
             order, starts = tables.blocks(part.rank[rows], part.step[rows])
             sent = part.column("nbytes_sent")[rows].astype(np.int64)
             each.append(np.add.reduceat(sent[order], starts) if len(rows) else sent)
             dense += int(part.column("nbytes_dense")[rows].sum())
             carrying |= {*part.kind[rows[sent > 0]].tolist()}
-        outermost = next((kind for kind in kinds if frame.code(kind) in carrying), None)
-    if outermost is None:
+        first = next((kind for kind in kinds if frame.code(kind) in carrying), None)
+    if first is None:
         return {"kind": None}
     by_step = np.concatenate(each)
     share = 2 * (frame.n_ranks - 1) / frame.n_ranks * dense  # what a bandwidth-optimal all-reduce sends
     return {
-        "kind": outermost,
+        "kind": first,
         "nbytes_sent": int(by_step.sum()),
         "nbytes_sent_per_rank_and_step": float(np.median(by_step)),
         "nbytes_dense": dense,

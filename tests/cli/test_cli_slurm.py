@@ -142,7 +142,7 @@ def handed_to_slurm(folder: Path, name: str, code: int = 0, said: str = "", **va
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_nodes_are_lost_only_if_this_one_is_seen_to_live(tmp_path, answers):
-    """Elsewhere slurmds may listen on other ports, or behind a firewall: a mistake would be requeued for ever."""
+    """Elsewhere slurmds may listen on other ports: a mistake would be requeued for ever."""
     with socket.create_server(("127.0.0.1", 0)) as slurmd:
         port = str(slurmd.getsockname()[1] if answers else 1)
         said = "failed with lost nodes, which do not answer: no.invalid" if answers else ""

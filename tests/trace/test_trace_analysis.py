@@ -42,6 +42,17 @@ def test_traffic(planted_trace):
     assert traffic["compression_rate"] == pytest.approx(4_000 * 2 * (3 - 1) / 3 / 100)
 
 
+def test_silent_steps_are_steps(plant, spool, tmp_path):
+    """A scheme that sends in every fourth step sends a quarter per step."""
+    for rank in range(3):
+        rows = [("step", 100 * n, 100 * n + 50, n, 400, *((40, 40) if n == 3 else (0, 0))) for n in range(4)]
+        plant(rank).events(*rows).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    found = mpicomp.trace.traffic(tmp_path / "out.h5")
+    assert (found["nbytes_dense"], found["nbytes_sent"], found["nbytes_sent_per_rank_and_step"]) == (4800, 120, 0)
+    assert found["compression_rate"] == pytest.approx(2 * 2 / 3 * 40)
+
+
 def test_traffic_beside_that_of_steps_counts(plant, spool, tmp_path):
     """A reducer's step carries its bytes; a collective of the program's own is not part of it."""
     for rank in range(3):

@@ -98,8 +98,8 @@ class CallLog:
         entry.ended = monotonic()
 
     def _innermost(self) -> Entry:
-        thread = get_ident()
-        return next(entry for entry in reversed(self.open) if entry.thread == thread)
+        thread, last = get_ident(), self.open[-1]
+        return last if last.thread == thread else next(one for one in self.open[::-1] if one.thread == thread)
 
     def going(self) -> list[Entry]:
         """Return the calls that have not returned, the outermost first."""

@@ -127,7 +127,16 @@ class Frame:
 
     def outermost(self, of_class: int) -> np.ndarray:
         """Events of a class that no other event of it encloses."""
-        return (self.classes[self.kind] == of_class) & ~self._inside(of_class, of_class)
+        return self.not_enclosed(self.classes[self.kind] == of_class)
+
+    def not_enclosed(self, chosen: np.ndarray) -> np.ndarray:
+        """Those of the chosen events that no other one of them, of an earlier row, encloses."""
+        rows, result = np.flatnonzero(chosen), chosen.copy()
+        rank = self.rank[rows]
+        reach = self.on_axis(rank, self.column("t_end")[rows])
+        before = np.maximum.accumulate(reach)[:-1]
+        result[rows[1:]] = (rank[1:] != rank[:-1]) | (reach[1:] > before)
+        return result
 
     def _inside(self, outer: int, inner: int) -> np.ndarray:
         """Events of class ``inner`` that lie in an event of class ``outer`` of an earlier row."""
@@ -156,14 +165,7 @@ class Frame:
     @cached_property
     def carriers(self) -> np.ndarray:
         """Events whose bytes are not counted again in another one around them."""
-        sends = np.flatnonzero((self.column("nbytes_sent") > 0) | (self.column("nbytes_recv") > 0))
-        result = np.zeros(len(self.rank), bool)
-        rank = self.rank[sends]
-        reach = self.on_axis(rank, self.column("t_end")[sends])
-        before = np.maximum.accumulate(reach)[:-1]
-        result[sends] = True
-        result[sends[1:]] = (rank[1:] != rank[:-1]) | (reach[1:] > before)
-        return result
+        return self.not_enclosed((self.column("nbytes_sent") > 0) | (self.column("nbytes_recv") > 0))
 
     @cached_property
     def _extent(self) -> tuple[np.ndarray, np.ndarray]:

@@ -371,7 +371,7 @@ def test_sam_saves_what_it_loads(comm, seed):
 def test_the_loss_keeps_the_precision_that_line_searches_need(comm):
     parameter = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = DistributedOptimizer(torch.optim.SGD([parameter], 0.1), [("w", parameter)], comm)
-    for loss in (torch.tensor(1.0, dtype=torch.float64) / 3, 1 / 3):
+    for loss in (torch.tensor(1.0, dtype=torch.float64, requires_grad=True) / 3, 1 / 3):
         def closure(loss=loss):
             optimizer.zero_grad()
             parameter.sum().backward()

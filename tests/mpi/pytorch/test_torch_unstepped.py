@@ -15,6 +15,7 @@ from torch import nn
 
 from mpicomp.errors import InvalidArgument
 from mpicomp.torch import SAM, DistributedOptimizer
+from mpicomp.torch.exchange import Exchange
 
 torch.set_num_threads(1)
 SMALL = {"bucket_bytes": 300}
@@ -244,23 +245,40 @@ class Fails(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_a_backward_that_fails_leaves_nothing_for_the_next(comm, set_to_none):
+@pytest.mark.parametrize("by_closure", [True, False])
+def test_a_backward_that_fails_leaves_nothing_for_the_next(comm, monkeypatch, set_to_none, by_closure):
     """The last layer's exchange is under way when the first one's gradient fails."""
-    first, last = nn.Linear(4, 4, bias=False), nn.Linear(4, 100_000, bias=False)
-    model = nn.Sequential(first, last)
+    first, last = nn.Linear(4, 4, bias=False), nn.Linear(4, 100, bias=False)
     with torch.no_grad():
         first.weight.copy_(torch.eye(4))
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.0), model.named_parameters(), comm,
-                                     bucket_bytes=1000)
-    for step in range(3):
-        if comm.rank == step % comm.size:
-            time.sleep(0.1)
+    named = [("first", first.weight), ("last", last.weight)]
+    optimizer = DistributedOptimizer(torch.optim.SGD([one for _, one in named], 0.0), named, comm, bucket_bytes=1)
+    average = Exchange._average
+
+    def late(exchange, bucket, events):
+        time.sleep(0.1 * (comm.rank == 0))  # the others wait in the exchange
+        average(exchange, bucket, events)
+
+    monkeypatch.setattr(Exchange, "_average", late)
+
+    def run(errors, value):
+        Fails.errors[:] = errors
+        optimizer.zero_grad(set_to_none)
+        loss = last(Fails.apply(first(torch.full((1, 4), value)))).sum()
+        with pytest.raises(RuntimeError, match="no memory") if errors else nullcontext():
+            loss.backward()
+        if errors and by_closure:
+            raise errors[0]
+        return loss
+
+    for _ in range(2):
         for errors, value in (([RuntimeError("no memory")], 1.0), ([], 100.0 + comm.rank)):
-            Fails.errors[:] = errors
-            optimizer.zero_grad(set_to_none)
-            loss = last(Fails.apply(first(torch.full((1, 4), value)))).sum()
-            with pytest.raises(RuntimeError, match="no memory") if errors else nullcontext():
-                loss.backward()
+            if by_closure:
+                with pytest.raises(RuntimeError, match="no memory") if errors else nullcontext():
+                    optimizer.step(lambda errors=errors, value=value: run(list(errors), value))
+            else:
+                run(list(errors), value)
         assert (last.weight.grad == 100 + (comm.size - 1) / 2).all()
-        optimizer.step()
+        if not by_closure:
+            optimizer.step()
     optimizer.close()
