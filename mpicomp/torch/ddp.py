@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from ..comm.job import Intracomm
+from ..comm.nonblocking import Pending
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..ops.device import device_of
@@ -86,6 +87,7 @@ class DDPHook:
         self._group_of: dict[torch.nn.Parameter, Group] = {}
         self._step, self._first_buckets = 0, dict[int, list[torch.nn.Parameter]]()
         self._lanes = lanes
+        self._pending: list[Pending] = []
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations but its own
@@ -96,6 +98,7 @@ class DDPHook:
             error = caught
         if bucket.is_last():
             error = self._end_step(error)
+            self._settle()
         arrival.done(error)
         return arrival.future
 
@@ -121,9 +124,16 @@ class DDPHook:
                 arrival.done(error)
         return error
 
+    def _settle(self) -> None:
+        """Wait for all groups: where one is refused, DDP raises at once, and its buckets are written to again."""
+        for pending in self._pending:
+            pending.Wait()  # raises nothing: errors are the arrivals'
+        self._pending = []
+
     def _start(self, group: Group) -> None:
         if self._lanes.threaded:
-            self._lanes.start(self._lane(group, group.arrivals[0].flat), self._answer, group, group.arrivals)
+            lane = self._lane(group, group.arrivals[0].flat)
+            self._pending.append(self._lanes.start(lane, self._answer, group, group.arrivals))
         else:
             self._answer(group, group.arrivals)
 

@@ -82,7 +82,6 @@ class Exchange:
         self._missing = [len(bucket.names) for bucket in self.buckets]
         self._streams: list[set[torch.cuda.Stream]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
         self._refused: dict[int, Exception] = {}  # why a bucket could not take one of this rank's gradients
-        self._pending = []
         self._failed: set[int] = set()
         self.skipped, self.alike = False, True
         self._idle: set[torch.nn.Parameter] = set()  # without a gradient on any rank
@@ -92,6 +91,7 @@ class Exchange:
         for pending in self._pending:
             with suppress(Exception):  # it has no step that could raise it
                 pending.Wait()
+        self._pending = []
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """A gradient has come; start the buckets that are now full, in order."""
@@ -178,7 +178,8 @@ class Exchange:
     def _wait(self) -> None:
         """Return when the threads have nothing left to do; raise what went wrong first."""
         failure = None
-        for pending in self._pending:
+        started, self._pending = self._pending, []
+        for pending in started:
             try:
                 pending.Wait()
             except BaseException as error:

@@ -119,6 +119,9 @@ class SAM(torch.optim.Optimizer):
         self.base_optimizer.step()
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.base_optimizer.zero_grad(set_to_none)
+
     def state_dict(self) -> dict[str, Any]:
         return self.base_optimizer.state_dict()
 

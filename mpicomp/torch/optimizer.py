@@ -321,11 +321,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def reducers(self) -> dict[str, Reducer]:
         """The buckets' reducers by name, for ``mpicomp.checkpoint``."""
+        self._exchange.settle()
         return {f"bucket {i}": reducer for i, reducer in enumerate(self._exchange.reducers)}
 
     def state_dict(self) -> dict[str, object]:
         """The optimizer's state, and under ``reducers`` this rank's error memories: every rank saves its own."""
         self._check_stepped("state_dict()")
+        self._exchange.settle()
         layout = [bucket.names for bucket in self._exchange.buckets]
         states = saved_states(self._exchange.reducers)
         return {**self.optimizer.state_dict(), "reducers": {"layout": layout, "states": states}}
@@ -339,6 +341,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             On every rank: the state is of another scheme, model, bucket size or kind of optimizer, or has the error
             memories of another rank or another number of ranks (``mpicomp.checkpoint`` redistributes ``reducers``).
         """
+        self._exchange.settle()
         states = run_collectively(self.comm, lambda: self._taken(state_dict))
         for reducer, one in zip(self._exchange.reducers, states, strict=True):
             reducer.load_state_dict(one)

@@ -3,6 +3,7 @@
 import copy
 import io
 import itertools
+import time
 
 import needs_torch  # noqa: F401
 import numpy as np
@@ -15,7 +16,7 @@ from torch import nn
 import mpicomp
 from mpicomp import schemes
 from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient
-from mpicomp.torch import SAM, DistributedOptimizer, broadcast_parameters, ddp_hook
+from mpicomp.torch import SAM, DistributedOptimizer, broadcast_parameters, ddp, ddp_hook
 
 torch.set_num_threads(1)
 ROWS = 4  # of a rank's batch
@@ -385,16 +386,17 @@ def test_the_loss_keeps_the_precision_that_line_searches_need(comm):
 class TorchBucket:
     """Stand-in for DDP's bucket, with the methods that PyTorch's hooks call."""
 
-    def __init__(self, gradients):
+    def __init__(self, gradients, index=0, last=True):
+        self._index, self._last = index, last
         self._flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         self._parts = [part.view(one.shape) for part, one in
                        zip(self._flat.split([one.numel() for one in gradients]), gradients, strict=True)]
 
     def index(self):
-        return 0
+        return self._index
 
     def is_last(self):
-        return True
+        return self._last
 
     def buffer(self):
         return self._flat
@@ -402,8 +404,27 @@ class TorchBucket:
     def gradients(self):
         return self._parts
 
+    parameters = gradients
+
     def set_buffer(self, flat):
         self._flat = flat
+
+
+def test_where_a_bucket_is_refused_no_other_is_under_way(comm, monkeypatch):
+    """DDP raises the first error, and its buckets are written to again."""
+    hook, average = ddp_hook(comm, "dense"), ddp.DDPHook._average
+
+    def late(hook, group, arrivals):
+        time.sleep(0.2 * group.number)
+        average(hook, group, arrivals)
+
+    monkeypatch.setattr(ddp.DDPHook, "_average", late)
+    futures = [hook(None, TorchBucket([torch.full((3,), value)], index, index == 1))
+               for index, value in enumerate((torch.nan, 1.0))]
+    with pytest.raises(NonFiniteGradient, match="is nan in step 0"):
+        futures[0].wait()
+    assert futures[1].done()
+    hook.close()
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-10)])

@@ -244,41 +244,80 @@ class Fails(torch.autograd.Function):
         return gradient
 
 
+class Failing:
+    """A model of two layers, each a bucket; backward may fail between the exchange of the last and of the first.
+
+    Rank 0's exchange takes what was to be sent, and the other ranks', were they not waited for, what is written next.
+    """
+
+    def __init__(self, comm, monkeypatch, scheme="dense", wrapped=lambda optimizer: optimizer):
+        self.comm, (self.first, self.last) = comm, (nn.Linear(4, n, bias=False) for n in (4, 100))
+        with torch.no_grad():
+            self.first.weight.copy_(torch.eye(4))
+        named = [("first", self.first.weight), ("last", self.last.weight)]
+        inner = wrapped(torch.optim.SGD([one for _, one in named], 0.0))
+        self.optimizer = DistributedOptimizer(inner, named, comm, scheme, bucket_bytes=1)
+        average = Exchange._average
+
+        def late(exchange, bucket, events):
+            time.sleep(0.1 * (comm.rank > 0))
+            average(exchange, bucket, events)
+
+        monkeypatch.setattr(Exchange, "_average", late)
+
+    def backward(self, value, fails=False):
+        Fails.errors[:] = [RuntimeError("no memory")] * fails
+        loss = self.last(Fails.apply(self.first(torch.full((1, 4), value)))).sum()
+        try:
+            loss.backward()
+        finally:
+            time.sleep(0.3 * (self.comm.rank == 0))
+        return loss
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("by_closure", [True, False])
 def test_a_backward_that_fails_leaves_nothing_for_the_next(comm, monkeypatch, set_to_none, by_closure):
-    """The last layer's exchange is under way when the first one's gradient fails."""
-    first, last = nn.Linear(4, 4, bias=False), nn.Linear(4, 100, bias=False)
-    with torch.no_grad():
-        first.weight.copy_(torch.eye(4))
-    named = [("first", first.weight), ("last", last.weight)]
-    optimizer = DistributedOptimizer(torch.optim.SGD([one for _, one in named], 0.0), named, comm, bucket_bytes=1)
-    average = Exchange._average
+    model = Failing(comm, monkeypatch)
+    optimizer = model.optimizer
 
-    def late(exchange, bucket, events):
-        time.sleep(0.1 * (comm.rank == 0))  # the others wait in the exchange
-        average(exchange, bucket, events)
-
-    monkeypatch.setattr(Exchange, "_average", late)
-
-    def run(errors, value):
-        Fails.errors[:] = errors
+    def run(fails):
         optimizer.zero_grad(set_to_none)
-        loss = last(Fails.apply(first(torch.full((1, 4), value)))).sum()
-        with pytest.raises(RuntimeError, match="no memory") if errors else nullcontext():
-            loss.backward()
-        if errors and by_closure:
-            raise errors[0]
-        return loss
+        return model.backward(1.0 if fails else 100.0 + comm.rank, fails)
 
     for _ in range(2):
-        for errors, value in (([RuntimeError("no memory")], 1.0), ([], 100.0 + comm.rank)):
-            if by_closure:
-                with pytest.raises(RuntimeError, match="no memory") if errors else nullcontext():
-                    optimizer.step(lambda errors=errors, value=value: run(list(errors), value))
-            else:
-                run(list(errors), value)
-        assert (last.weight.grad == 100 + (comm.size - 1) / 2).all()
+        for fails in (True, False):
+            with pytest.raises(RuntimeError, match="no memory") if fails else nullcontext():
+                optimizer.step(lambda fails=fails: run(fails)) if by_closure else run(fails)
+        assert (model.last.weight.grad == 100 + (comm.size - 1) / 2).all()
         if not by_closure:
             optimizer.step()
     optimizer.close()
+
+
+def test_a_state_follows_a_backward_that_fails(comm, monkeypatch):
+    """Saved, it is the same on all ranks; loaded, it takes no communicator from what is under way."""
+    model = Failing(comm, monkeypatch, "topk:density=0.1")
+    saved = model.optimizer.state_dict()
+    for load in (lambda: saved, model.optimizer.state_dict):
+        with pytest.raises(RuntimeError, match="no memory"):
+            model.backward(1.0, fails=True)
+        model.optimizer.load_state_dict(load())
+        steps = [reducer.step for reducer in model.optimizer.reducers.values()]
+        assert comm.allgather(steps) == [steps] * comm.size
+    model.optimizer.close()
+
+
+def test_sam_goes_on_after_a_backward_that_failed(comm, monkeypatch):
+    model = Failing(comm, monkeypatch)
+    sam = SAM(model.optimizer, rho=0.1)
+    for fails in (True, False):
+        def closure(fails=fails):
+            sam.zero_grad()
+            return model.backward(100.0 + comm.rank, fails)
+
+        with model.optimizer.no_sync():
+            model.backward(1.0)
+        with pytest.raises(RuntimeError, match="no memory") if fails else nullcontext():
+            sam.step(closure)
+    model.optimizer.close()
