@@ -313,5 +313,7 @@ class _Step(_Region):
         return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        super().__exit__(kind)
-        self.recorder._step = self.outer
+        try:
+            super().__exit__(kind)
+        finally:
+            self.recorder._step = self.outer

@@ -218,6 +218,8 @@ def test_a_spike_of_all_ranks_and_one_of_the_network(path, rng):
 
 def test_no_spike_in_even_steps(path, rng):
     assert trace.spikes(lockstep(4, 30, 0, rng).write(path))["count"] == 0
+    with pytest.raises(InvalidArgument, match="threshold must be above 1, got nan"):
+        trace.spikes(path, float("nan"))
 
 
 def test_heatmap(path, rng):

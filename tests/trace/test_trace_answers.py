@@ -188,6 +188,17 @@ def test_diff_without_a_step_after_those_left_out(tmp_path):
     assert document["steps_a"] == document["steps_b"] == 0 and document["phases"] == {}
 
 
+def test_diff_of_events_without_duration(tmp_path):
+    path = Run(1).add("step", 0, range(5), np.arange(5) * 100, np.arange(5) * 100 - 1).write(tmp_path / "a.h5")
+    assert trace.diff(path, path, skip=0)["steps_a"] == 5
+
+
+@pytest.mark.parametrize("step", ["--5", "²"])
+def test_a_step_that_is_no_number(planted_trace, step):
+    result = run("timeline", planted_trace, f"--step={step}")
+    assert result.exit_code == 1 and result.output.startswith("Error: ") and step in result.output
+
+
 # -- pictures
 
 
@@ -276,6 +287,10 @@ def test_what_was_open_is_forgotten_when_something_was_recorded_after_it(spool, 
 def test_a_closed_run_does_not_hang(planted_trace):
     result = trace.hang(planted_trace)
     assert result["finished"] and result["suspects"] == []
+    folder = planted_trace.with_name("run.h5.d")  # of a trace in parts, not of journals
+    folder.mkdir()
+    planted_trace.rename(folder / "part0.h5")
+    assert trace.hang(folder)["finished"]
 
 
 # -- commands

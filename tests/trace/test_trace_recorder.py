@@ -60,12 +60,15 @@ def test_steps_nest_and_errors_are_marked(solo, tmp_path):
         recorder.event("outer", 1, 2)
     with pytest.raises(ZeroDivisionError), recorder.region("bad"):
         1 / 0  # noqa: B018
+    with pytest.raises(InvalidArgument), recorder.step(2**31):
+        pass
+    recorder.event("later", 1, 2)
     recorder.close()
     with open_trace(tmp_path / "run.h5") as trace:
         events = trace.events()
         kinds = np.array(trace.vocabulary("kind"))[events["kind"]]
         assert sorted(zip(kinds.tolist(), events["step"].tolist(), strict=True)) == [
-            ("bad", -1), ("inner", 2), ("outer", 1), ("step", 1), ("step", 2),
+            ("bad", -1), ("inner", 2), ("later", -1), ("outer", 1), ("step", 1), ("step", 2),
         ]  # fmt: skip
         assert events["flags"][kinds == "bad"] == schema.ERROR
 

@@ -47,7 +47,10 @@ def _analysis(name: str, more: str, *options: Decorator, files: tuple[str, ...] 
 
 
 def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdigit() else text
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 _COMMANDS = (

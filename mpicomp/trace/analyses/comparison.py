@@ -70,9 +70,10 @@ def _per_step(frame: Frame, skip: int) -> Result:
         chosen = np.isin(step, numbers)
         code, (kinds,) = compact(kind[chosen])
         cell = code * len(numbers) + np.searchsorted(numbers, step[chosen])
-        sums = np.bincount(cell, frame.pieces.own[chosen], len(kinds) * len(numbers)).reshape(len(kinds), -1) / ranks
+        sums = np.bincount(cell, frame.pieces.own[chosen], len(kinds) * len(numbers))
+        means = sums.reshape(len(kinds), len(numbers)) / ranks
         names = ["(rest of step)" if frame.kinds[code] == "step" else frame.kinds[code] for code in kinds]
-        time |= dict(zip(names, sums, strict=True))
+        time |= dict(zip(names, means, strict=True))
         classes |= {name: CLASS_NAMES[frame.classes[code]] for name, code in zip(names, kinds, strict=True)}
     carried = np.isin(frame.step, numbers) & frame.carriers
     sent = float(frame.column("nbytes_sent")[carried].sum())

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import CorruptFile
+from ..files import PART_FILES
 from ..journal import SUFFIX
 from ..merge_journals import recover
 from ..read import Trace
@@ -38,7 +39,7 @@ def hang(path: Given) -> Result:
         last step finished, communications recorded, the last event's kind, the event that the rank is in ("": unknown)
         and its step, and the ns from its last record to the last one of all (NaN: none), to ``clock_uncertainty``.
     """
-    if isinstance(path, (Trace, Frame)) or not (Path(path).is_dir() or Path(path).suffix == SUFFIX):
+    if isinstance(path, (Trace, Frame)) or not _has_journals(Path(path)):
         with opened(path) as frame:
             return _position(frame)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,6 +102,11 @@ def _doing(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
         kind[table["rank"]] = [name.decode("ascii", "replace") for name in table["kind"]]
         step[table["rank"]] = table["step"]
     return kind.astype(str), step
+
+
+def _has_journals(path: Path) -> bool:
+    """Return True for a spool folder, or a journal of one; a folder of a trace's parts has none."""
+    return path.suffix == SUFFIX or (path.is_dir() and not any(path.glob(PART_FILES)))
 
 
 def _suspects(ranks: Table) -> tuple[list[int], str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...errors import InvalidArgument
 from .. import tables
 from ..tables import Result, Table
 from .arrivals import lateness_of_all, worst_pair
@@ -113,6 +114,8 @@ def spikes(path: Given, threshold: float = 1.5) -> Result:
         ``median``, ``limit`` (ns), ``count`` (of steps in ``steps``), table ``spikes``: ``step duration ratio excess
         cause rank phase phase_excess ranks``, longest first. Needs no comparison of clocks.
     """
+    if not threshold > 1:
+        raise InvalidArgument(f"threshold must be above 1, got {threshold}")
     with opened(path) as frame:
         table = step_table(frame)
         if not len(table["step"]):
