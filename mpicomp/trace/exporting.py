@@ -127,16 +127,27 @@ def _chrome_events(batch: Table, hosts: list[str], first: int) -> Iterator[Resul
     own = {"pid": rank, "tid": 0}
     yield {"ph": "M", "name": "process_name", **own, "args": {"name": f"rank {rank} on {hosts[rank]}"}}
     yield {"ph": "M", "name": "process_sort_index", **own, "args": {"sort_index": rank}}
-    so_far = dict.fromkeys(_COUNTERS, 0)
-    for row in _rows(batch):
+    so_far, counts = dict.fromkeys(_COUNTERS, 0), _counted(batch)
+    for row, counted in zip(_rows(batch), counts, strict=True):
         event: Result = dict(zip(COLUMNS, row, strict=True))
         begin, lasted = event["t_reference"] - first, event["t_end"] - event["t_start"]
         details = {name: event[name] for name in COLUMNS if event[name] not in (0, "none") and name not in _SHOWN}
         yield {"ph": "X", "name": event["kind"], "cat": event["algo"], "ts": begin / _NS_PER_US,
                "dur": max(0, lasted) / _NS_PER_US, **own, "args": {"step": event["step"], **details}}  # fmt: skip
-        if any(event[name] for name in _COUNTERS) and event["kind"] in schema.COLLECTIVE_KINDS:
+        if counted:
             so_far = {name: so_far[name] + event[name] for name in _COUNTERS}
             yield {"ph": "C", "name": "bytes", **own, "ts": (begin + lasted) / _NS_PER_US, "args": so_far}
+
+
+def _counted(batch: Table) -> list[bool]:
+    """Which events of a rank have bytes that no other step or collective around them has."""
+    carries = np.any([batch[name] > 0 for name in _COUNTERS], axis=0)
+    carries &= np.isin(batch["kind"].astype(str), ("step", *schema.COLLECTIVE_KINDS))
+    rows, result = np.flatnonzero(carries), carries.copy()
+    end = batch["t_end"][rows]
+    result[rows[1:]] = end[1:] > np.maximum.accumulate(end)[:-1]
+    counted: list[bool] = result.tolist()
+    return counted
 
 
 _SHOWN = {"rank", "step", "kind", "algo", "t_start", "t_end", "t_reference"}  # in a slice besides its details

@@ -176,10 +176,17 @@ def _write_events(file: h5py.File, journals: Ranks, vocabulary: _Vocabulary, bef
 
 
 def _open_events(journals: Ranks) -> Mapping[str, npt.ArrayLike]:
-    """The event that each rank was last in, unless the rank recorded something later or closed."""
+    """The event that each rank was last in, unless the rank recorded something later or closed.
+
+    What an error or a signal has ended, the rank was in: it says nothing of what came later.
+    """
+    def ended(own: Journal) -> np.ndarray:
+        events = own.events()
+        return events["t_end"][events["flags"] & schema.ERROR == 0]
+
     found = [(own.rank, own.open) for own in journals
-             if own and own.open and not own.done
-             and own.open["t"] > own.events()["t_end"].max(initial=own.open["t_start"])]
+             if own and own.open and own.status != "closed"
+             and own.open["t"] > ended(own).max(initial=own.open["t_start"])]
     return {
         "rank": [rank for rank, _ in found],
         "kind": np.array([seen["kind"] for _, seen in found], "S"),

@@ -37,15 +37,16 @@ class Planted:
         self.writer.append(journal.json_frame(tag, value))
 
     def events(self, *rows):
-        """Rows are (kind, t_start, t_end, step) with optional sizes (dense, sent, received)."""
+        """Rows are (kind, t_start, t_end, step) with optional sizes (dense, sent, received) and flags."""
         packed = []
         for kind, t_start, t_end, step, *sizes in rows:
             label = (kind, "ring", "scalecom:chunk=4", "float32", "sum")
             if label not in self.labels:
                 self.labels[label] = len(self.labels)
                 self.frame(b"LABL", [[self.labels[label], label]])
-            dense, sent, received = [*sizes, 0, 0, 0][:3]
-            packed.append(PACK_EVENT(t_start, t_end, dense, sent, received, dense // 4, step, self.labels[label], 0))
+            dense, sent, received, flags = [*sizes, 0, 0, 0, 0][:4]
+            packed.append(PACK_EVENT(t_start, t_end, dense, sent, received, dense // 4, step, self.labels[label],
+                                     flags))  # fmt: skip
         self.writer.append(journal.frame(b"EVNT", b"".join(packed)))
         return self
 

@@ -12,6 +12,7 @@ from planted_runs import Run, lockstep
 import mpicomp.trace as trace
 from mpicomp.cli.trace.command import trace as command
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
+from mpicomp.trace import schema
 from mpicomp.trace.analyses import plots
 from mpicomp.trace.analyses.timeline import paint
 
@@ -275,6 +276,18 @@ def test_hang_of_journals_and_of_a_missing_rank(spool, plant, tmp_path):
         trace.hang(tmp_path / "nothing")
 
 
+def test_a_signal_hides_nothing(spool, plant):
+    """It ends the step that a rank is in, which the rank records as failed."""
+    plant.run = {**plant.run, "n_ranks": 2}
+    for rank, (kind, step) in enumerate((("agree", 5), ("compute", 5))):
+        own = plant(rank).events(("step", 0, 100, 4))
+        own.frame(b"OPEN", [{"kind": kind, "step": step, "t_start": 120, "t": 2_000}])
+        own.events(("step", 110, 3_000 + rank, 5, 0, 0, 0, schema.ERROR)).done("interrupted")
+    result = trace.hang(spool)
+    assert result["suspects"] == [1] and result["furthest_step"] == 4 and not result["finished"]
+    assert result["ranks"]["in"].tolist() == ["agree", "compute"]
+
+
 def test_what_was_open_is_forgotten_when_something_was_recorded_after_it(spool, plant, tmp_path):
     own = plant(0).events(("step", 0, 100, 4))
     own.frame(b"OPEN", [{"kind": "agree", "step": 5, "t_start": 120, "t": 2_000}])
@@ -337,7 +350,7 @@ def test_help_lists_all_commands():
     assert all(name in listed for name in [*ONE_FILE, "diff", "report", "recover"] if name != "scheme")
 
 
-@pytest.mark.parametrize("name", ["steps", "heatmap", "efficiency", "hang", "spikes"])
+@pytest.mark.parametrize("name", ["steps", "heatmap", "efficiency", "spikes"])
 def test_steps_of_ranks_that_do_not_exist_are_refused(planted_trace, name):
     with h5py.File(planted_trace, "r+") as file:
         file["steps/rank"][3] = 7

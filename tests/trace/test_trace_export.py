@@ -85,6 +85,17 @@ def test_the_structure_of_a_timeline(shifted, form):
             assert [args[name] for args in counted] == np.cumsum(own).tolist()
 
 
+def test_bytes_are_counted_once_and_those_of_steps_too(plant, tmp_path):
+    rows = [("step", 0, 100, 0, 400, 30, 30), ("exchange", 10, 50, 0, 400, 0, 0), ("exchange", 110, 150, 0, 40, 4, 5),
+            ("collective", 120, 140, 0, 40, 4, 5), ("exchange", 210, 250, 1, 40, 7, 7)]  # fmt: skip
+    plant.run = {**plant.run, "n_ranks": 1}
+    plant(0).events(*rows).done()
+    mpicomp.trace.recover(tmp_path / "run.h5.spool", tmp_path / "run.h5")
+    export(tmp_path / "run.h5", tmp_path / "run.json", "chrome")
+    entries = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert [tuple(entry["args"].values()) for entry in entries if entry["ph"] == "C"] == [(30, 30), (34, 35), (41, 42)]
+
+
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_rows(shifted, form):
     output = shifted.with_name("rows." + form)

@@ -12,6 +12,7 @@ from ..files import PART_FILES
 from ..journal import SUFFIX
 from ..merge_journals import recover
 from ..read import Trace
+from ..schema import ERROR
 from ..tables import Result, Table
 from .arrivals import worst_pair
 from .frame import CLASS_OF, COMMUNICATION, Frame, Given, opened
@@ -67,9 +68,9 @@ def _position(frame: Frame) -> Result:
 
 def _ranks(frame: Frame) -> Table:
     n, every = frame.n_ranks, np.arange(frame.n_ranks)
-    table = frame.steps
-    step = np.full(n, -1, np.int64)
-    np.maximum.at(step, table["rank"], table["step"])
+    step, finished = np.full(n, -1, np.int64), frame.rows_of("step")
+    finished = finished[frame.column("flags")[finished] & ERROR == 0]
+    np.maximum.at(step, frame.rank[finished], frame.step[finished])
     end = frame.corrected(np.arange(len(frame.rank)), "t_end")
     order = np.lexsort((end, frame.rank))
     last = np.searchsorted(frame.rank, every, side="right") - 1
