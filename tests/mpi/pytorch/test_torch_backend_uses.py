@@ -129,11 +129,11 @@ def test_a_failing_bucket(comm, group):
     model(torch.ones(2, 12)).sum().backward()
     original = group._turns.start
 
-    def start(function, outputs, waits):
+    def start(function, *given):
         def fail():
             raise Disagreement("ranks disagree on purpose")
 
-        return original(fail, outputs, waits)
+        return original(fail, *given)
 
     group._turns.start = start
     try:
