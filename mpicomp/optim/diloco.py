@@ -13,7 +13,7 @@ Reference: Douillard et al., DiLoCo, 2023, algorithm 1; Douillard et al., Stream
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -194,21 +194,19 @@ class DiLoCo:
         for number, fragment in enumerate(self._fragments):
             if fragment.is_due(now, every):
                 self._begin(number, now)
-        for number, fragment in enumerate(self._fragments):
-            if fragment.pending is not None and now >= fragment.started + delay:
-                self._end(number, self.settings["merge"])
+        self._end([number for number, fragment in enumerate(self._fragments)
+                   if fragment.pending is not None and now >= fragment.started + delay], self.settings["merge"])
         self.steps = now
 
     def synchronize(self) -> None:
         """Exchange every fragment now and take the common parameters: the same model on all ranks (collective)."""
         self.payload_bits = self.density = 0.0
-        for number, fragment in enumerate(self._fragments):
-            if fragment.pending is not None:
-                self._end(number, self.settings["merge"])
-        for number in range(len(self._fragments)):
+        self._end([number for number, fragment in enumerate(self._fragments) if fragment.pending is not None],
+                  self.settings["merge"])
+        everyone = list(range(len(self._fragments)))
+        for number in everyone:
             self._begin(number, self.steps)
-        for number in range(len(self._fragments)):
-            self._end(number, 1.0)
+        self._end(everyone, 1.0)
 
     @contextmanager
     def outer_parameters(self) -> Iterator[None]:
@@ -248,11 +246,22 @@ class DiLoCo:
         stats, fragment.before = reducer.stats, None
         fragment.outcome = {"skipped": stats.skipped, "payload_bits": stats.payload_bits, "density": stats.density}
 
-    def _end(self, number: int, merge: float) -> None:
-        """Wait for the mean; do the outer step, and move the worker towards its result."""
-        fragment = self._fragments[number]
-        pending, fragment.pending = cast("Pending", fragment.pending), None
-        pending.Wait()
+    def _end(self, numbers: Sequence[int], merge: float) -> None:
+        """Wait for the means of some fragments, then do their outer steps: none of them, if one is refused."""
+        errors, ended = [], [self._fragments[number] for number in numbers]
+        for fragment in ended:
+            pending, fragment.pending = cast("Pending", fragment.pending), None
+            try:
+                pending.Wait()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        for fragment in ended:
+            self._step_outwards(fragment, merge)
+
+    def _step_outwards(self, fragment: Fragment, merge: float) -> None:
+        """Do the outer step of a fragment, and move the worker towards its result."""
         self.skipped = bool(fragment.outcome["skipped"])
         if not self.skipped:
             fragment.optimizer.step(fragment.delta, self.settings["outer_lr"])

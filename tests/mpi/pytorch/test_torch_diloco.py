@@ -277,6 +277,28 @@ def test_a_worker_whose_parameters_are_not_finite(comm, seed, nonfinite, delay):
     diloco.close()
 
 
+@pytest.mark.parametrize("by_step", [True, False])
+def test_no_fragment_moves_where_another_is_refused(comm, by_step):
+    """So the call may be repeated."""
+    results = []
+    for fails in (False, True):
+        w = {name: np.zeros(4) for name in "abc"}
+        diloco = ArrayDiLoCo(w, comm, every=1 if by_step else 10, fragments=3, outer_lr=0.5, outer_momentum=0.9)
+        call = diloco.step if by_step else diloco.synchronize
+        for again in (False, True):
+            for value in w.values():
+                value -= 1
+            if fails and again:
+                kept, w["c"][0] = w["c"].copy(), np.nan
+                with pytest.raises(NonFiniteGradient):
+                    call()
+                w["c"][:] = kept
+            call()
+        results.append({name: value.tolist() for name, value in w.items()})
+        diloco.close()
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("delay", [0, 1])
 def test_a_parameter_that_one_rank_has_changed_in_shape(comm, seed, delay):
     model, last = made(seed), comm.size - 1
