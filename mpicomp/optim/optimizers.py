@@ -263,7 +263,7 @@ class SAM:
 
     def ascend(self, gradients: Arrays) -> None:
         """Move the parameters to where the loss is expected to be highest nearby."""
-        if self._below:  # what was to come before `descend` has failed
+        if self._below:  # an error came before `descend`
             self.descend()
         length = math.sqrt(sum(norm(g) ** 2 for g in gradients.values()))
         self._below = {name: w.copy() for name, w in self.parameters.items()}

@@ -125,7 +125,7 @@ class DDPHook:
         return error
 
     def _settle(self) -> None:
-        """Wait for all groups: where one is refused, DDP raises at once, and its buckets are written to again."""
+        """Wait for all groups: if one is refused, DDP raises at once, and its buckets are written to again."""
         for pending in self._pending:
             pending.Wait()  # raises nothing: errors are the arrivals'
         self._pending = []

@@ -88,10 +88,8 @@ class Exchange:
 
     def settle(self) -> None:
         """Wait for what a backward that failed has started: it uses the gradients' memory."""
-        for pending in self._pending:
-            with suppress(Exception):  # it has no step that could raise it
-                pending.Wait()
-        self._pending = []
+        with suppress(Exception):  # it has no step that could raise it
+            self._wait()
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """A gradient has come; start the buckets that are now full, in order."""

@@ -305,7 +305,7 @@ def exchange(comm: Comm, outgoing: Mapping[int, torch.Tensor], incoming: Mapping
     nbytes = {rank: tensor.numel() * tensor.element_size() for rank, tensor in arriving.items()}
     like = as_bytes(next(iter((*incoming.values(), *outgoing.values()))).new_empty(0))
     received = comm.send_and_receive(leaving, nbytes, like)
-    ready(like)  # what was sent may change now
+    ready(like)  # the tensors that were sent may change now
     for rank, tensor in arriving.items():
         with filled(tensor) as array:
             array[...] = received[rank]

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._util.atomic_files import check_output, write_output
 from ..errors import InvalidArgument, MissingExtra
-from . import schema
+from . import schema, tables
 from .files import Source, files_of
 from .progress import Progress, silent
 from .read import Trace, open_trace
@@ -143,10 +143,9 @@ def _counted(batch: Table) -> list[bool]:
     """Which events of a rank have bytes that no other step or collective around them has."""
     carries = np.any([batch[name] > 0 for name in _COUNTERS], axis=0)
     carries &= np.isin(batch["kind"].astype(str), ("step", *schema.COLLECTIVE_KINDS))
-    rows, result = np.flatnonzero(carries), carries.copy()
-    end = batch["t_end"][rows]
-    result[rows[1:]] = end[1:] > np.maximum.accumulate(end)[:-1]
-    counted: list[bool] = result.tolist()
+    rows = np.flatnonzero(carries)
+    carries[rows] = tables.outermost(batch["rank"][rows], batch["t_end"][rows])
+    counted: list[bool] = carries.tolist()
     return counted
 
 

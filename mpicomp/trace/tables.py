@@ -23,6 +23,13 @@ def blocks(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.concatenate([[0], np.flatnonzero(np.any(changes, axis=0)) + 1])
 
 
+def outermost(rank: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Of events in the order of ranks and of their beginnings: those that no earlier one of their rank encloses."""
+    result = np.ones(len(end), bool)
+    result[1:] = (rank[1:] != rank[:-1]) | (end[1:] > np.maximum.accumulate(end)[:-1])
+    return result
+
+
 def of_rows(rows: Sequence[Mapping[str, object]]) -> Table:
     """The columns of rows that have the same names; no columns without rows."""
     return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}

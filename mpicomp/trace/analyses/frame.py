@@ -133,9 +133,7 @@ class Frame:
         """Those of the chosen events that no other one of them, of an earlier row, encloses."""
         rows, result = np.flatnonzero(chosen), chosen.copy()
         rank = self.rank[rows]
-        reach = self.on_axis(rank, self.column("t_end")[rows])
-        before = np.maximum.accumulate(reach)[:-1]
-        result[rows[1:]] = (rank[1:] != rank[:-1]) | (reach[1:] > before)
+        result[rows] = tables.outermost(rank, self.on_axis(rank, self.column("t_end")[rows]))
         return result
 
     def _inside(self, outer: int, inner: int) -> np.ndarray:

@@ -247,7 +247,7 @@ class Fails(torch.autograd.Function):
 class Failing:
     """A model of two layers, each a bucket; backward may fail between the exchange of the last and of the first.
 
-    Rank 0's exchange takes what was to be sent, and the other ranks', were they not waited for, what is written next.
+    Rank 0's exchange takes the gradient; if the others' were not waited for, they would take that of the next backward.
     """
 
     def __init__(self, comm, monkeypatch, scheme="dense", wrapped=lambda optimizer: optimizer):
