@@ -1,4 +1,4 @@
-"""Find ranks whose models drift apart: hyper-parameters or numbers of steps that differ."""
+"""Find ranks whose models drift apart: hyper-parameters, numbers of steps or abandoned exchanges that differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plain(value: object) -> object:
         return type(value).__name__
 
 
-def checksum(mine: Compared) -> np.ndarray:
+def checksum(mine: object) -> np.ndarray:
     """Bytes whose maxima over the ranks show whether all ranks have the same: a checksum and its complement."""
     code = np.frombuffer(crc32(repr(mine).encode()).to_bytes(CHECKSUM_BYTES // 2, "little"), np.uint8)
     return np.concatenate([code, ~code])
@@ -51,6 +51,13 @@ def is_common(maxima: np.ndarray) -> bool:
     """Return True if all ranks had the checksum whose bytes' maxima these are."""
     greatest, least = np.split(maxima, 2)
     return bool((greatest == ~least).all())
+
+
+def abandoned_alone(comm: Comm, mine: int) -> Disagreement:
+    """The error of ranks that differ in the exchanges that a failed backward left behind (collective)."""
+    counts = [f"{count} left without a step" for count in comm.allgather(mine)]
+    return Disagreement("a backward has ended by an exception on some ranks alone: exchanges of different steps would "
+                        f"mix. {'; '.join(sides(counts))}. Let the exception end the job, or catch it on every rank")
 
 
 def disagreement(comm: Comm, mine: Compared) -> Disagreement:

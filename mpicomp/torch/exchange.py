@@ -16,7 +16,7 @@ from ..ops.device import device_of
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from ..types import Array
-from .drift import CHECKSUM_BYTES, Compared, checksum, is_common
+from .drift import CHECKSUM_BYTES, Compared, abandoned_alone, checksum, is_common
 from .flat import FlatBucket, Named, as_array, plan
 from .lanes import Lanes
 from .settings import Options, is_traced
@@ -73,6 +73,7 @@ class Exchange:
         self.places = {parameter: (i, at) for i, bucket in enumerate(self.buckets)
                        for at, parameter in enumerate(bucket.parameters)}
         self._pending: list[Pending] = []
+        self._abandoned = 0  # exchanges whose step never came
         self.begin()
 
     def begin(self) -> None:
@@ -88,6 +89,7 @@ class Exchange:
 
     def settle(self) -> None:
         """Wait for what a backward that failed has started: it uses the gradients' memory."""
+        self._abandoned += len(self._pending)
         with suppress(Exception):  # it has no step that could raise it
             self._wait()
 
@@ -114,12 +116,19 @@ class Exchange:
         Returns
         -------
         The parameters that have no gradient on any rank, or whose bucket was left out of the step.
+
+        Raises
+        ------
+        Disagreement
+            On every rank, before it waits: another rank's exchanges may be of another step.
         """
         unused = self._fill(factor)
         used = [parameter not in unused for parameter in self.places]
-        flags = np.concatenate([np.array([0, *used], np.uint8), checksum(mine)])
+        flags = np.concatenate([np.array([0, *used], np.uint8), checksum(self._abandoned), checksum(mine)])
         self._share(flags, self._looks_first and not all(is_finite(bucket.flat) for bucket in self.buckets))
-        anywhere = flags[1:-CHECKSUM_BYTES]
+        if not is_common(flags[-2 * CHECKSUM_BYTES:-CHECKSUM_BYTES]):
+            raise abandoned_alone(self.comm, self._abandoned)
+        anywhere = flags[1:-2 * CHECKSUM_BYTES]
         self._idle = {parameter for parameter, used in zip(self.places, anywhere, strict=True) if not used}
         if self._looks_first:
             self._refuse(flags)

@@ -1,4 +1,4 @@
-"""A data loader that dies or stalls on one rank ends the job with a message."""
+"""One rank's data loader dies or stalls, or its backward fails: the job ends with a message."""
 
 import os
 import re
@@ -10,27 +10,39 @@ import needs_torch  # noqa: F401
 import pytest
 from progress import PATIENCE_S, slowed
 
-JOB = Path(__file__).resolve().parent / "loader_job.py"
+HERE = Path(__file__).resolve().parent
 LAUNCHER = Path(sys.executable).parent / "mpiexec"
+pytestmark = pytest.mark.skipif(not LAUNCHER.exists(), reason="no mpiexec beside the interpreter")
 
 
-@pytest.mark.skipif(not LAUNCHER.exists(), reason="no mpiexec beside the interpreter")
+def run(timeout, *job):
+    environment = {
+        **os.environ, "MPICOMP_TIMEOUT": timeout, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }  # fmt: skip
+    command = ["timeout", "--kill-after=5", PATIENCE_S, LAUNCHER, "-n", "2", sys.executable, *job]
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, errors="replace")
+    assert done.returncode in (1, 70), done.stderr
+    assert "END" not in done.stdout
+    return done.stderr
+
+
 @pytest.mark.parametrize(("how", "seconds", "text"), [
     ("dead", 60, r"rank 1 of 2 .*OSError: batch 3 cannot be read"),
     ("slow", 8, r"rank 1 of 2 .* is outside"),
 ])
 def test_a_loader_that_fails(how, seconds, text):
     timeout = f"{float(slowed(seconds)):g}"
-    environment = {
-        **os.environ, "MPICOMP_TIMEOUT": timeout, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    }  # fmt: skip
-    command = ["timeout", "--kill-after=5", PATIENCE_S, LAUNCHER, "-n", "2", sys.executable, JOB, how]
-    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, errors="replace")
-    assert done.returncode in (1, 70), done.stderr
-    assert "END" not in done.stdout
-    assert re.search(text, done.stderr), done.stderr
+    output = run(timeout, HERE / "loader_job.py", how)
+    assert re.search(text, output), output
     if how == "slow":
         # The first to wait for so long: one of two buckets, or the message about parameters without a gradient.
         call = r"(step 3 of topk:density=0.5(,seed=\d+)?, .*|allreduce_in_place \d+ elements uint8 max)"
-        assert re.search(rf"rank 0 of 2 .* is in #\d+ {call}.* MPICOMP_TIMEOUT={timeout}", done.stderr), done.stderr
+        assert re.search(rf"rank 0 of 2 .* is in #\d+ {call}.* MPICOMP_TIMEOUT={timeout}", output), output
+
+
+def test_a_rank_that_catches_the_error_of_its_backward_alone():
+    """What it had sent of that step paired with the others' step; what it sends next would with their rest of it."""
+    output = run(f"{float(slowed(60)):g}", HERE / "backward_job.py")
+    assert re.search(r"Disagreement: a backward has ended by an exception on some ranks alone.* rank 0: 0 left "
+                     r"without a step; rank 1: 1 left", output), output
