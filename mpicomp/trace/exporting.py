@@ -108,14 +108,16 @@ def _write_jsonl(file: TextIO, trace: Trace, batches: Iterator[Table]) -> None:
 def _write_chrome(file: TextIO, trace: Trace, batches: Iterator[Table]) -> None:
     """Write a process for each rank, a slice for each event, and counters of the bytes sent and received so far.
 
-    Times are microseconds after the rank's first event of the export that begins first, on the reference clock.
+    Times are microseconds after the trace's first event, on the reference clock.
     """
     facts = {name: trace.attributes.get(name) for name in ("title", "creator", "created", "run_id", "git_revision")}
     facts["clock_uncertainty_ns"] = trace.clock_uncertainty()
     file.write(f'{{"displayTimeUnit": "ns", "otherData": {json.dumps(facts)}, "traceEvents": [\n')
-    hosts, first, comma = trace.hostnames(), None, ""
+    starts = [part.corrected(own["rank"], own["t_start"])
+              for part in trace.parts() for own in [part.events("rank", "t_start")]]
+    first = min((int(times.min()) for times in starts if len(times)), default=0)
+    hosts, comma = trace.hostnames(), ""
     for batch in batches:
-        first = int(batch["t_reference"].min()) if first is None else first
         for entry in _chrome_events(batch, hosts, first):
             file.write(comma + json.dumps(entry, separators=(",", ":")))
             comma = ",\n"
