@@ -167,8 +167,10 @@ class BoundedCollectives(Verbs, Inherited):
                 return
             before, start = engine.traffic, recorder.now()
             around, recorder.doing = recorder.doing, ("collective", -1, start)
-            self._bounded_stats = stats = Exchange(engine, call, given).run()
-            recorder.doing = around
+            try:
+                self._bounded_stats = stats = Exchange(engine, call, given).run()
+            finally:
+                recorder.doing = around
             record(recorder, call, given, stats, start, engine.traffic - before)
         finally:
             if log is not None:

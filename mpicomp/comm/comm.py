@@ -219,8 +219,10 @@ class Comm(BoundedCollectives):
             return
         before, start = engine.traffic, recorder.now()
         around, recorder.doing = recorder.doing, ("collective", -1, start)
-        self._run(engine, call, sendbuf, recvbuf, op)
-        recorder.doing = around
+        try:
+            self._run(engine, call, sendbuf, recvbuf, op)
+        finally:
+            recorder.doing = around
         self._record(engine, recorder, call, start, engine.traffic - before)
 
     def _run(self, engine: Engine, call: Call, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str) -> None:

@@ -78,9 +78,8 @@ class Phase:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
                  ) -> None:
-        if kind is not None:  # the step's events tell more than its end
-            return
         timer = self._timer
         if timer.trace is not None:
             timer.trace.doing = self._around
-        timer.phases.append((self._name, self._start, time.monotonic_ns()))
+        if kind is None:
+            timer.phases.append((self._name, self._start, time.monotonic_ns()))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp import AVG
-from mpicomp.errors import RefusedOverwrite
+from mpicomp import AVG, Reducer
+from mpicomp.errors import NonFiniteGradient, RefusedOverwrite
 from mpicomp.trace import Recorder, clock, gather_journals, messages, metrics, open_trace, summary, validate
 
 STEPS = 20
@@ -56,6 +56,22 @@ def test_one_file_of_all_ranks(comm, folder):
         train(comm, recorder)
     check_file(comm, folder / "run.h5")
     assert same(comm, os.listdir(folder)) == ["run.h5"]
+
+
+def test_a_rank_is_in_nothing_after_an_error(comm, folder, monkeypatch):
+    """`trace hang` would name the phase of the refused step for whatever the rank waits in later."""
+    with Recorder(comm, folder / "run.h5") as recorder:
+        with pytest.raises(NonFiniteGradient):
+            Reducer(comm, "topk:density=0.5", trace=recorder).reduce(np.full(10, np.nan))
+        assert recorder.doing is None
+        comm.recorder = recorder
+        monkeypatch.setattr(comm._engine.reduction, "run", lambda *_: 1 / 0)
+        try:
+            with pytest.raises(ZeroDivisionError):
+                comm.Allreduce(MPI.IN_PLACE, np.ones(10), algorithm="ring")
+        finally:
+            comm.recorder = None
+        assert recorder.doing is None
 
 
 def test_collectives_with_an_error_bound(comm, folder):
