@@ -17,6 +17,7 @@ On one rank, which is its own mean; under ``mpirun`` the same lines run on all r
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,15 @@ __all__ = [
 if not TYPE_CHECKING:  # else checkers of types would take every misspelt name for one that is found here
 
     def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            return getattr(import_module(_HOME[name], __name__), name)
-        if name in _MODULES or name == "torch":  # not in __all__: it needs PyTorch
-            return import_module(_MODULES.get(name, ".torch"), __name__)
+        try:
+            if name in _HOME:
+                return getattr(import_module(_HOME[name], __name__), name)
+            if name in _MODULES or name == "torch":  # not in __all__: it needs PyTorch
+                return import_module(_MODULES.get(name, ".torch"), __name__)
+        except Exception:
+            if "mpi4py.MPI" in sys.modules:  # the other ranks may wait for this one
+                import_module(".comm.job", __name__).install_abort()
+            raise
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -58,7 +58,7 @@ def info(as_json: bool, probe_gpu: bool) -> None:
 
     places = environment.ranks(world)
     place = places[world.rank]
-    path, reason = _gpu_path(world)
+    (path, reason), wrong = _gpu_path(world)
     own: RankFacts = {**place, "gpu": _own_gpu(place["local_rank"]), "shm_free": _shm_free(), "settings": _settings(),
                       "threads": _threads([one["cpus"] for one in places if one["host"] == place["host"]])}
     table: list[RankFacts] = world.allgather(own)
@@ -68,7 +68,7 @@ def info(as_json: bool, probe_gpu: bool) -> None:
     Naps(int, WAIT_S, WAIT_S).until_done(world.Ibarrier())
     if not speaks:
         return
-    findings = [*_job(table), *_gpu(path, reason), *probed, *_devices(table), *_node(table), *_here(table),
+    findings = [*_job(table), *_gpu(path, reason), *probed, *_devices(table), *_node(table), *_here(table, wrong),
                 *_operations(table), *_installation()]  # fmt: skip
     if as_json:
         print_json(_document(table, findings))
@@ -108,14 +108,15 @@ def _job(table: Sequence[RankFacts]) -> Iterator[Finding]:
     yield Finding("threads", f"MPI_THREAD_{level}", off)
 
 
-def _gpu_path(world: mpi.MPI.Intracomm) -> tuple[str, str]:
-    """Path of device memory to MPI and the reason for it, as in a ``Comm`` of all ranks (collective)."""
+def _gpu_path(world: mpi.MPI.Intracomm) -> tuple[tuple[str, str], str]:
+    """Path of device memory to MPI with its reason, and why no ``Comm`` of all ranks can be made (collective)."""
+    from ..comm.safety.watchdog import wrong_variable
     from ..comm.settings import job_settings
 
     try:
-        return job_settings(world).gpu_path
-    except InvalidArgument as error:  # on every rank: no Comm can be made
-        return "none", str(error)
+        return job_settings(world, None, wrong_variable()).gpu_path, ""
+    except InvalidArgument as error:  # on every rank
+        return ("none", "no Comm can be made: see the settings"), str(error)
 
 
 def _gpu(path: str, reason: str) -> Iterator[Finding]:
@@ -191,7 +192,7 @@ def _node(table: Sequence[RankFacts]) -> Iterator[Finding]:
         yield Finding("/dev/shm", text, small if least[0] < SHM_ENOUGH else "")
 
 
-def _here(table: Sequence[RankFacts]) -> Iterator[Finding]:
+def _here(table: Sequence[RankFacts], wrong: str) -> Iterator[Finding]:
     """The folder for results and for the journals of a trace; the settings in rank 0's environment."""
     folder = os.getcwd()
     status = os.statvfs(folder)
@@ -200,7 +201,7 @@ def _here(table: Sequence[RankFacts]) -> Iterator[Finding]:
     full = "little room for a trace (48 bytes per event and rank): write it elsewhere" if free < SHM_ENOUGH else ""
     yield Finding("folder", f"{folder}, {free / 2**30:.1f} GiB free", advice or full)
     settings = ", ".join(f"{name}={value}" for name, value in table[0]["settings"].items()) or "no MPICOMP_ variable"
-    yield Finding("settings", settings + _other_settings(table))
+    yield Finding("settings", settings + _other_settings(table), wrong)
 
 
 def _settings() -> dict[str, str]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from .. import allreduce
 from ..ops.node_shared import PlainCalls
 from .allgather import gather_to_all
 from .interfaces import Traffic
@@ -57,7 +56,7 @@ class Engine:
         self.log, self._watched = log_for(private, plain)
         self.link = link = MpiLink(private, settings, self.log, self._leave)
         self.reduction = Reduction(link)
-        self.default = allreduce.check_name(settings.algorithm)
+        self.default = settings.algorithm
         if self.default == "auto" and not link.reproducible and (self.log is None or self.log.plain_calls):
             # an array of so many bytes is never too long for one call of MPI
             plain.limit = min(link.rows["cpu"].native_limit(), link.max_count)

@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
-from ..allreduce import ALGORITHMS
+from ..allreduce import ALGORITHMS, check_name
 from ..allreduce.table import Row, Table, load
 from ..errors import InvalidArgument
 from ..ops import ops_for, threads
@@ -51,7 +51,7 @@ class Settings(NamedTuple):
         return {device: self.table.row(ranks_per_node, nodes, device) for device in ("cpu", "gpu")}
 
 
-def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: str | None = None) -> Settings:
+def job_settings(comm: MPI.Intracomm, reproducible: bool | None, wrong: str | None) -> Settings:
     """Return the settings of rank 0's environment (collective).
 
     A ``reproducible`` that is not None overrides its variable. ``wrong`` is this rank's error in a variable that may
@@ -78,10 +78,12 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None = None, wrong: s
     if texts[REPRODUCIBLE_VARIABLE] not in ("0", "1"):
         raise InvalidArgument(f"{REPRODUCIBLE_VARIABLE} must be 0 or 1, got {texts[REPRODUCIBLE_VARIABLE]!r}: "
                               "set or unset it")  # fmt: skip
+    if texts[CHECK_VARIABLE] not in ("0", "1", "auto"):
+        raise InvalidArgument(f"{CHECK_VARIABLE} must be 0, 1 or auto, got {texts[CHECK_VARIABLE]!r}: set or unset it")
     settings = Settings(
         table=Table(()) if content is None else load(content, texts[VARIABLE], list(ALGORITHMS)),
         node_limit=0 if texts[NODE_VARIABLE] is None else number(texts, NODE_VARIABLE, "ranks"),
-        algorithm=texts[ALGORITHM_VARIABLE],
+        algorithm=check_name(texts[ALGORITHM_VARIABLE]),
         check=texts[CHECK_VARIABLE],
         reproducible=texts[REPRODUCIBLE_VARIABLE] == "1" if reproducible is None else bool(reproducible),
         stage_bytes=number(texts, STAGE_VARIABLE, "bytes"),

@@ -121,6 +121,17 @@ def test_a_failing_rank_ends_the_job(tmp_path, name):
     assert "the end" not in output
 
 
+def test_a_rank_whose_operations_cannot_be_loaded_ends_the_job(tmp_path):
+    """The others wait for it in ``Comm``."""
+    script = tmp_path / "script.py"
+    script.write_text("import os; from mpi4py import MPI\n"
+                      "if MPI.COMM_WORLD.rank == 1: os.environ['MPICOMP_ISA'] = 'nonsense'\n"
+                      "import mpicomp; mpicomp.Comm(MPI.COMM_WORLD)\n")
+    code, output = run_limited([*job_command(Path(sys.executable), 2), str(script)], job_environment(), 100, tmp_path)
+    assert code not in (0, None), output
+    assert re.search(r"rank 1 of 2 .*InvalidArgument: MPICOMP_ISA", output), output
+
+
 def alone(program, **environment):
     """One process without a launcher, in an environment cleaned of theirs."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI_", "PMIX_", "SLURM_"))}

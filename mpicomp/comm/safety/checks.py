@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...errors import InvalidArgument
 from ...ops.node_shared import PlainCalls
 from .agreement import Agreement
 from .call_log import CallLog
@@ -27,8 +26,6 @@ class Checks:
     """
 
     def __init__(self, agreement: Agreement, plain: PlainCalls, log: CallLog | None, wanted: str, size: int) -> None:
-        if wanted not in ("0", "1", "auto"):
-            raise InvalidArgument(f"MPICOMP_CHECK must be 0, 1 or auto, got {wanted!r}")
         self.agreement, self._plain, self._log = agreement, plain, log
         plain.mask = -1 if wanted == "0" or size == 1 else 0
         self._later_mask = 0 if wanted == "1" else CHECKED_CALLS - 1

@@ -121,15 +121,15 @@ def test_ranks_do_the_same_whatever_the_others_environment(world, device, table,
     ("MPICOMP_GPU_PATH", "fast", "MPICOMP_GPU_PATH must be one of auto, direct, staged, got 'fast'"),
     ("MPICOMP_REPRODUCIBLE", "yes", "MPICOMP_REPRODUCIBLE must be 0 or 1, got 'yes'"),
     ("MPICOMP_ALGORITHM", "rnig", "unknown algorithm 'rnig'"),
+    ("MPICOMP_CHECK", "2", "MPICOMP_CHECK must be 0, 1 or auto, got '2'"),
 ])  # fmt: skip
 def test_nonsense_in_rank_0s_environment_is_refused_by_all(world, monkeypatch, name, value, text):
     if world.rank == 0:
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidArgument, match=text):
         Comm(world)
-    if name == "MPICOMP_GPU_PATH":
-        kind, why = info._gpu_path(world)
-        assert kind == "none" and text in why
+    (kind, _), wrong = info._gpu_path(world)
+    assert kind == "none" and text in wrong
 
 
 @pytest.mark.parametrize(("name", "value", "text"), [
@@ -145,6 +145,7 @@ def test_nonsense_in_what_is_each_ranks_own_is_refused_by_all(world, monkeypatch
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidArgument, match=f"rank {last}: {text}"):
         Comm(world)
+    assert f"rank {last}: {text}" in info._gpu_path(world)[1]
 
 
 @pytest.mark.parametrize(("wanted", "path"), [("auto", "staged"), ("direct", "none")])
@@ -154,7 +155,7 @@ def test_device_memory_goes_to_mpi_only_where_every_ranks_mpi_takes_it(world, de
     monkeypatch.setenv("MPICOMP_GPU_PATH", wanted)
     comm = Comm(world)
     assert comm.gpu_path[0] == path and "so it says" in comm.gpu_path[1]
-    assert info._gpu_path(world) == comm.gpu_path
+    assert info._gpu_path(world) == (comm.gpu_path, "")
     assert (f"on rank {world.size - 1}" in comm.gpu_path[1]) == (world.size > 1)
     if path == "staged":
         exercise(comm)
