@@ -26,7 +26,7 @@ REFUSED = 2  # what a flag says; 1: not finite
 SEED_STEP = 1_000_003  # between the random numbers of two buckets
 TWICE = (
     "the gradient of {} came twice in one step: expected once. Checkpoints need use_reentrant=False; of several "
-    "backward() all but the last go into no_sync()"
+    "backward() all but the last go into no_sync(); after one that failed the optimizer's zero_grad() begins anew"
 )
 
 
