@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
 from typing import cast
 
 import numpy as np
@@ -16,8 +18,12 @@ from .naps import Naps
 from .transport import MAX_COUNT
 
 
+# Requests and memory of messages whose owner has gone before they were complete: MPI goes on using the memory.
+_ownerless: deque[tuple[MPI.Request, Array]] = deque()
+
+
 class Message:
-    """A started message. Its memory must not be used until it is complete.
+    """A started message. Its memory must not be used until it is complete; it lives until then.
 
     Parameters
     ----------
@@ -33,6 +39,10 @@ class Message:
         self._comm, self._request, self._name, self._expected = comm, request, name, expected
         self._array: Array | None = array  # mpi4py does not keep it
         self._status = MPI.Status()
+
+    def __del__(self) -> None:
+        if self._array is not None:
+            _ownerless.append((self._request, self._array))
 
     @property
     def source(self) -> int:
@@ -82,12 +92,14 @@ class PointToPoint:
 
     def send(self, array: Array, rank: int, tag: int) -> Message:
         """Start to send a flat uint8 array to a rank."""
+        release_complete()
         ready(array)
         request = self._comm.Isend(countable(array), rank, tag)
         return Message(self._comm, request, f"send to rank {rank}", array, None)
 
     def recv(self, array: Array, rank: int | None, tag: int) -> Message:
         """Start to receive into a flat uint8 array from a rank, or from any."""
+        release_complete()
         ready(array)
         request = self._comm.Irecv(countable(array), MPI.ANY_SOURCE if rank is None else rank, tag)
         name = "receive from any rank" if rank is None else f"receive from rank {rank}"
@@ -96,6 +108,15 @@ class PointToPoint:
     def free(self) -> None:
         """Free the communicator."""
         self._comm.Free()
+
+
+def release_complete() -> None:
+    """Release the memory of messages without an owner that are complete."""
+    for _ in range(len(_ownerless)):
+        with suppress(IndexError, MPI.Exception):  # another thread takes the rest; nobody is left to tell of an error
+            request, array = _ownerless.popleft()
+            if not request.Test():
+                _ownerless.append((request, array))
 
 
 def countable(array: Array) -> Array:

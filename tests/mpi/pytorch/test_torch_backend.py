@@ -15,7 +15,9 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'mpicomp
 
 import torch.distributed as dist  # noqa: E402
 
+from mpicomp.comm import point_to_point  # noqa: E402
 from mpicomp.comm.nonblocking import threads_allowed  # noqa: E402
+from mpicomp.comm.point_to_point import release_complete  # noqa: E402
 from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument  # noqa: E402
 from mpicomp.torch.backend import create, is_asked_for  # noqa: E402
 
@@ -350,6 +352,22 @@ def test_messages_by_tag_and_from_any_rank(comm):
         got = torch.empty(2, dtype=torch.int64)
         assert dist.recv(got, peer, tag=2) == peer
         assert got.tolist() == [peer, 2]
+
+
+def test_a_message_without_an_owner_arrives(comm):
+    """MPI uses its memory, a copy of a strided tensor, when nothing else does."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.size == 1:
+        return
+    n, got = 50_000, torch.empty(50_000)
+    mine = torch.arange(2.0 * n).view(n, 2) + comm.rank
+    dist.isend(mine[:, 0], right)
+    others = [torch.full((n,), -1.0) for _ in range(20)]
+    dist.recv(got, left)
+    assert torch.equal(got, torch.arange(0.0, 2 * n, 2) + left)
+    dist.barrier()
+    release_complete()
+    assert not point_to_point._ownerless and all((one == -1).all() for one in others)
 
 
 def test_a_message_that_is_too_short(comm):
