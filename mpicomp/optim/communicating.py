@@ -71,10 +71,11 @@ class CommunicatingAdam(Optimizer):
         for slot in self.per_worker:
             self._kept[slot] = {name: zeros_like(w, self.workers) for name, w in self.parameters.items()}
 
-    def step(self, gradients: Arrays | Callable[[], Arrays], lr: float | Mapping[str, float]) -> None:
+    def step(self, gradients: Arrays | Callable[[], Arrays],
+             lr: float | Mapping[str, float] | Callable[[], Mapping[str, float]]) -> None:
         """One update with this rank's own gradients and a learning rate, or one per parameter (collective).
 
-        ``gradients`` may be a function that gives them, which may raise as well.
+        Both may be functions that give them, which may raise as well.
 
         Raises
         ------
@@ -86,7 +87,7 @@ class CommunicatingAdam(Optimizer):
         given: Arrays = {}
         error: Exception | None = None
         try:
-            rates = self._rates(lr)
+            rates = self._rates(lr() if callable(lr) else lr)
             given = gradients() if callable(gradients) else gradients
             self._check(given)
         except Exception as caught:  # of any class: the other ranks wait for the verdict
@@ -163,22 +164,24 @@ class CommunicatingAdam(Optimizer):
         Raises
         ------
         InvalidArgument
-            On every rank: the state is of another optimizer, other parameters, schemes or workers.
+            On every rank: the state is of another optimizer, other parameters, schemes or workers. Nothing is changed
+            then.
         """
-        reducers = state.get("reducers")
+        own, reducers = {name: value for name, value in state.items() if name != "reducers"}, state.get("reducers")
 
-        def load() -> None:
+        def check() -> None:
             if not isinstance(reducers, Mapping) or set(reducers) != set(self.reducers):
                 raise InvalidArgument(f"the state must have those of the reducers {', '.join(self.reducers)} under "
                                       f"'reducers', got {type(reducers).__name__}: pass a whole state_dict()")
-            self._load({name: value for name, value in state.items() if name != "reducers"})
+            self._check_state(own)
 
-        run_collectively(self.comm, load)
+        run_collectively(self.comm, check)
+        states = cast("Mapping[str, dict[str, object]]", reducers)
         for name, reducer in self.reducers.items():
-            reducer.load_state_dict(cast("Mapping[str, dict[str, object]]", reducers)[name])
-
-    def _load(self, state: Mapping[str, object]) -> None:
-        super().load_state_dict(state)
+            reducer.check_state(states[name])
+        for name, reducer in self.reducers.items():
+            reducer.load_state_dict(states[name])
+        self._take_state(own)
 
 
 class OneBitAdam(CommunicatingAdam):
@@ -233,6 +236,9 @@ class OneBitAdam(CommunicatingAdam):
             w *= self._decayed(name, rates)
             w -= self._corrected(rates[name]) * step
         self.steps += 1
+
+
+PLAIN = ("alone", "exact", "moved", "deferred")  # what 0/1 Adam saves besides arrays
 
 
 class ZeroOneAdam(CommunicatingAdam):
@@ -364,12 +370,16 @@ class ZeroOneAdam(CommunicatingAdam):
         return {**super().state_dict(), "alone": self._alone, "exact": self._exact, "moved": dict(self._moved),
                 "deferred": deferred}
 
-    def _load(self, state: Mapping[str, object]) -> None:
-        plain = {name: state.get(name) for name in ("alone", "exact", "moved", "deferred")}
-        super()._load({name: value for name, value in state.items() if name not in plain})
-        self._alone, self._exact = (int(cast(SupportsInt, plain[name])) for name in ("alone", "exact"))
-        self._moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", plain["moved"]).items()}
-        deferred = cast("tuple[str, str] | None", plain["deferred"])
+    def _check_state(self, state: Mapping[str, object]) -> None:
+        if absent := [name for name in PLAIN if name not in state]:
+            raise InvalidArgument(f"the state must be that of {self.name}, it lacks {', '.join(absent)}")
+        super()._check_state({name: value for name, value in state.items() if name not in PLAIN})
+
+    def _take_state(self, state: Mapping[str, object]) -> None:
+        super()._take_state(state)
+        self._alone, self._exact = (int(cast(SupportsInt, state[name])) for name in ("alone", "exact"))
+        self._moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", state["moved"]).items()}
+        deferred = cast("tuple[str, str] | None", state["deferred"])
         self._deferred = deferred and rebuild(*deferred)
 
 

@@ -13,7 +13,7 @@ Reference: Douillard et al., DiLoCo, 2023, algorithm 1; Douillard et al., Stream
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -312,11 +312,16 @@ class DiLoCo:
             On every rank: the state is of other settings, of another model, rank or number of ranks.
         Disagreement
             On every rank: the ranks' states are of different steps.
+
+        Nothing is changed then.
         """
         run_collectively(self.comm, lambda: self._check(state))
         self.comm.agree(f"a state of DiLoCo at step {state['steps']}")
-        for number, reducer in enumerate(self._reducers):
-            reducer.load_state_dict(_under(f"reducer {number}/", state))
+        states = [_under(f"reducer {number}/", state) for number in range(len(self._reducers))]
+        for reducer, one in zip(self._reducers, states, strict=True):
+            reducer.check_state(one)
+        for reducer, one in zip(self._reducers, states, strict=True):
+            reducer.load_state_dict(one)
         self.steps = cast("int", state["steps"])
         for number, fragment in enumerate(self._fragments):
             own = _under(f"fragment {number}/", state)
@@ -334,16 +339,18 @@ class DiLoCo:
     def _check(self, state: Mapping[str, object]) -> None:
         """Refuse a state of other settings or parameters."""
         self._wait()
-        if absent := [name for name in (*SAVED, "steps") if name not in state]:
-            raise InvalidArgument(f"the state must be that of DiLoCo.state_dict(), it lacks {', '.join(absent)}")
+        _check_names((*SAVED, "steps"), state)
         saved, mine = ({name: source[name] for name in SAVED} for source in (state, self.settings))
         if saved != mine:
             raise InvalidArgument(f"the state must be of {_text(mine)}, got {_text(saved)}: resume with the settings "
                                   "that saved it, or begin anew from the saved parameters")
-        expected = {f"{kind}/{name}": value.shape for one in self._fragments for name, value in one.theta.items()
-                    for kind in ("theta", "velocity")}
+        _check_names([f"fragment {number}/{name}" for number, one in enumerate(self._fragments)
+                      for name in ("rounds", "started", "in flight", *one.outcome)], state)
+        expected = {f"{kind}/{name}": value.shape for number, one in enumerate(self._fragments)
+                    for name, value in one.theta.items()
+                    for kind in ("theta", "velocity", *["mean"] * bool(state[f"fragment {number}/in flight"]))}
         got = {name: np.shape(cast("np.ndarray", value)) for name, value in state.items()
-               if name.startswith(("theta/", "velocity/"))}
+               if name.startswith(("theta/", "velocity/", "mean/"))}
         if odd := sorted(name for name in {*expected, *got} if expected.get(name) != got.get(name)):
             raise InvalidArgument(f"the state must have {odd[0]} of shape {expected.get(odd[0], 'none')}, got "
                                   f"{got.get(odd[0], 'none')}: resume with the model that was saved")
@@ -411,6 +418,11 @@ class DiLoCo:
         if self._lane is not self.comm:
             self._lane.Free()
         self.comm.Free()
+
+
+def _check_names(names: Iterable[str], state: Mapping[str, object]) -> None:
+    if absent := [name for name in names if name not in state]:
+        raise InvalidArgument(f"the state must be that of DiLoCo.state_dict(), it lacks {', '.join(absent)}")
 
 
 def _under(prefix: str, state: Mapping[str, object]) -> dict[str, object]:

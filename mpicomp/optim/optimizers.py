@@ -90,17 +90,26 @@ class Optimizer(ABC):
         InvalidArgument
             The state is of another optimizer or of other parameters; nothing is changed then.
         """
+        self._check_state(state)
+        self._take_state(state)
+
+    def _check_state(self, state: Mapping[str, object]) -> None:
         mine = {f"{slot}/{name}": a for slot, arrays in self._kept.items() for name, a in arrays.items()}
         theirs = {name: value for name, value in state.items() if name not in ("name", "steps")}
+        if "steps" not in state:
+            raise InvalidArgument("the state must be that of an optimizer's state_dict(), it lacks steps")
         if state.get("name") != self.name:
             raise InvalidArgument(f"the state must be of optimizer {self.name}, got {state.get('name')}")
         if {n: a.shape for n, a in mine.items()} != {n: getattr(a, "shape", None) for n, a in theirs.items()}:
             raise InvalidArgument(f"the state must be of {', '.join(mine) or 'no arrays'} in the parameters' shapes, "
                                   f"got {', '.join(theirs) or 'none'}")
+
+    def _take_state(self, state: Mapping[str, object]) -> None:
         self.steps = int(cast(SupportsInt, state["steps"]))
-        for name, array in mine.items():
-            value = theirs[name]
-            array[...] = ops_for(array).from_host(value) if isinstance(value, np.ndarray) else value
+        for slot, arrays in self._kept.items():
+            for name, array in arrays.items():
+                value = state[f"{slot}/{name}"]
+                array[...] = ops_for(array).from_host(value) if isinstance(value, np.ndarray) else value
 
     def _check(self, gradients: Arrays) -> None:
         expected, got = ({n: (tuple(a.shape), a.dtype) for n, a in arrays.items()}

@@ -277,12 +277,16 @@ class Reducer:
         Disagreement
             On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
+        self.check_state(state)
+        run_collectively(self.comm, lambda: self._load(state))
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise what ``load_state_dict`` would refuse a state with, and take nothing of it (collective)."""
         lengths = None
         if self._laid_out is not None:
             bucket, ctx = self._laid_out
             lengths = {"memory": ctx.n, "dense": bucket.total - bucket.n}
         saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._levels, lengths)
-        run_collectively(self.comm, lambda: self._load(state))
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self.step, self._blank = int(state["step"]), False

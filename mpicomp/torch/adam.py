@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Loss = TypeVar("Loss")
 DTYPES = (torch.float32, torch.float64)
-REQUIRED = {"params", "lr"}  # all that groups may differ in
+ALLOWED = {"params", "lr", "initial_lr", "param_names"}  # all that groups may differ in; schedulers need the third
 
 
 class _CommunicatingAdam(torch.optim.Optimizer):
@@ -68,9 +68,12 @@ class _CommunicatingAdam(torch.optim.Optimizer):
     def _take(self, params: ParamsT, lr: float) -> None:
         super().__init__(params, {"lr": lr})
         for group in self.param_groups:
-            if extra := sorted(set(group) - REQUIRED):
+            if extra := sorted(set(group) - ALLOWED):
                 raise InvalidArgument(f"parameter groups may differ in lr alone, got {', '.join(extra)}: give it to "
                                       f"{type(self).__name__} for all parameters")
+        self._check_layout()
+
+    def _check_layout(self) -> None:
         for name, parameter in self._named():
             if parameter.dtype not in DTYPES or not parameter.is_contiguous():
                 raise InvalidArgument(f"parameters must be contiguous and float32 or float64, got {name} of "
@@ -94,8 +97,7 @@ class _CommunicatingAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.exchange.parameters = self._views()
-        self.exchange.step(self._gradients, self._rates())
+        self.exchange.step(self._gradients, self._rates)
         return loss
 
     def _rates(self) -> dict[str, float]:
@@ -112,7 +114,9 @@ class _CommunicatingAdam(torch.optim.Optimizer):
         return {name: _view(parameter) for name, parameter in self._named()}
 
     def _gradients(self) -> dict[str, Array]:
-        """This rank's gradients, zero if there is none; unscaled."""
+        """This rank's gradients, zero if there is none; unscaled. Parameters may have been given other memory."""
+        self._check_layout()
+        self.exchange.parameters = self._views()
         scale = getattr(self, "grad_scale", None)
         gradients: dict[str, Array] = {}
         for name, parameter in self._named():
@@ -135,10 +139,10 @@ class _CommunicatingAdam(torch.optim.Optimizer):
         Raises
         ------
         InvalidArgument
-            On every rank: the state is of another optimizer, model or scheme.
+            On every rank: the state is of another optimizer, model or scheme. Nothing is changed then.
         """
         own = dict(state_dict)
-        saved = own.pop("exchange", None)
+        saved, before = own.pop("exchange", None), super().state_dict()
 
         def load() -> None:
             if not isinstance(saved, dict):
@@ -149,8 +153,12 @@ class _CommunicatingAdam(torch.optim.Optimizer):
             except (ValueError, KeyError) as error:
                 raise InvalidArgument(f"the optimizer does not take the saved state: {error}") from error
 
-        run_collectively(self.comm, load)
-        self.exchange.load_state_dict(with_arrays(cast("dict[str, object]", saved)))
+        try:
+            run_collectively(self.comm, load)
+            self.exchange.load_state_dict(with_arrays(cast("dict[str, object]", saved)))
+        except Exception:
+            super().load_state_dict(before)
+            raise
 
     def close(self) -> None:
         """Free the communicator (collective)."""

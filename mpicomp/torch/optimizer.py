@@ -340,9 +340,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         InvalidArgument
             On every rank: the state is of another scheme, model, bucket size or kind of optimizer, or has the error
             memories of another rank or another number of ranks (``mpicomp.checkpoint`` redistributes ``reducers``).
+            Nothing is changed then.
         """
         self._exchange.settle()
-        states = run_collectively(self.comm, lambda: self._taken(state_dict))
+        before = self.optimizer.state_dict()
+        try:
+            states = run_collectively(self.comm, lambda: self._taken(state_dict))
+            for reducer, one in zip(self._exchange.reducers, states, strict=True):
+                reducer.check_state(one)
+        except Exception:
+            self.optimizer.load_state_dict(before)
+            raise
         for reducer, one in zip(self._exchange.reducers, states, strict=True):
             reducer.load_state_dict(one)
         self._phase, self._steps = FRESH, 0

@@ -331,6 +331,10 @@ def test_bad_arguments_and_states(comm, seed, kind, options):
     for wrong in ({**state, "name": "adam"}, {name: value for name, value in state.items() if name != "reducers"}):
         with pytest.raises(InvalidArgument, match="the state must"):
             optimizer.load_state_dict(wrong)
+    for absent in ("steps", "second/bias", *["moved"] * (kind is optim.ZeroOneAdam)):
+        wrong = {name: value for name, value in state.items() if name != absent or comm.rank < comm.size - 1}
+        with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: the state must be"):
+            optimizer.load_state_dict({"steps": 9, **wrong} if "steps" in wrong else wrong)
     with pytest.raises(InvalidArgument, match="the state must be of"):
         kind(comm, {"w": np.ones(3)}, **options).load_state_dict(state)
 

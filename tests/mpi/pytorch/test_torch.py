@@ -543,16 +543,25 @@ def test_a_trace_has_every_step(comm, seed, folder):
 @pytest.mark.parametrize(("damage", "said"), [
     (lambda state: state.update(reducers={}), "the state must be of buckets"),
     (lambda state: state["reducers"]["states"].pop(), "reducers, one a bucket, got"),
-    (lambda state: state["reducers"]["states"][0].pop("step"), "it lacks step"),
+    (lambda state: state["reducers"]["states"][-1].pop("step"), "it lacks step"),
+    (lambda state: state.update(param_groups=[]), "the optimizer does not take the saved state"),
 ])  # fmt: skip
 def test_a_state_that_is_damaged_on_one_rank_is_refused_on_all(comm, seed, damage, said):
+    """And nothing of it is taken on any."""
     model, last = made(seed), comm.size - 1
     optimizer = wrap(model, comm, "topk:density=0.2")
-    state = optimizer.state_dict()
+    data = batches(seed, comm.size, 2)[:, comm.rank]
+    train(model, optimizer, data[:1])
+    state = copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer, data[1:])
+    before = optimizer.param_groups[0]["lr"]
+    state["param_groups"][0]["lr"] = before + 1
     if comm.rank == last:
         damage(state)
     with pytest.raises(InvalidArgument, match=f"rank {last}: .*{said}"):
         optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == before
+    assert {reducer.step for reducer in optimizer.reducers.values()} == {2}
     optimizer.close()
 
 

@@ -1,5 +1,6 @@
 """1-bit Adam and 0/1 Adam as PyTorch optimizers; warnings about schemes that lose under Adam."""
 
+import copy
 import io
 import warnings
 
@@ -78,6 +79,50 @@ def test_resume_through_a_file(comm, seed, kind, core, options):
         assert torch.equal(p, q)
     with pytest.raises(InvalidArgument, match=r"must be of .*Adam, with 'exchange'"):
         resumed.load_state_dict(torch.optim.Adam(other.parameters()).state_dict())
+
+
+@pytest.mark.parametrize("damage", [
+    lambda state: state.pop("exchange"),
+    lambda state: state["exchange"].pop("second/parameter 0"),
+    lambda state: state["exchange"]["reducers"]["momentum"].pop("step"),
+], ids=["all", "moments", "reducer"])
+@pytest.mark.parametrize(("kind", "core", "options"), CASES)
+def test_a_state_that_is_damaged_on_one_rank_changes_nothing(comm, seed, kind, core, options, damage):
+    model, twin = made(seed), made(seed)
+    optimizer, other = (kind(one.parameters(), comm, lr=0.01, **options) for one in (model, twin))
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0]["lr"] = 0.5
+    if comm.rank == comm.size - 1:
+        damage(state)
+    for step in range(8):
+        if step == 6:
+            with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: "):
+                optimizer.load_state_dict(state)
+        for one, by in ((model, optimizer), (twin, other)):
+            one_step(one, by, loss_of(one, seed, comm.rank, step))
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize(("kind", "core", "options"), CASES)
+def test_a_parameter_that_lies_otherwise_on_one_rank(comm, seed, kind, core, options):
+    """As after ``model.to(memory_format=...)``."""
+    model = made(seed)
+    optimizer = kind(model.parameters(), comm, lr=0.01, **options)
+    if comm.rank == comm.size - 1:
+        model[0].weight.data = model[0].weight.data.t().contiguous().t()
+    with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: parameters must be contiguous"):
+        one_step(model, optimizer, loss_of(model, seed, comm.rank, 0))
+
+
+def test_groups_of_a_resumed_scheduler_and_named_parameters(comm, seed):
+    model = made(seed)
+    optimizer = OneBitAdam(model.named_parameters(), comm, lr=0.01)
+    optimizer.close()
+    groups = [{"params": list(model.parameters()), "initial_lr": 0.02}]
+    optimizer = OneBitAdam(groups, comm, lr=0.01)
+    assert torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, last_epoch=0).base_lrs == [0.02]
+    optimizer.close()
 
 
 @pytest.mark.parametrize(("freeze", "weight_decay"), [(0, 0.1), (6, 0.0), (6, 0.1)])

@@ -195,6 +195,12 @@ def test_a_state_of_other_settings_is_refused(comm, seed, other, text):
     lacking = {name: value for name, value in diloco.state_dict().items() if name != "theta/0.weight"}
     with pytest.raises(InvalidArgument, match=r"theta/0\.weight of shape \(6, 5\), got none"):
         diloco.load_state_dict(lacking)
+    for absent in ("fragment 0/rounds", "fragment 0/density"):
+        lacking = {name: value for name, value in diloco.state_dict().items()
+                   if name != absent or comm.rank < comm.size - 1}
+        with pytest.raises(InvalidArgument, match=rf"rank {comm.size - 1}: the state must .* lacks {absent}"):
+            diloco.load_state_dict({**lacking, "steps": 4})
+        assert diloco.steps == 0
     with pytest.raises(InvalidArgument, match="lacks every, fragments, delay, steps"):
         diloco.load_state_dict({})
     train(model, inner, diloco, seed, comm.rank, range(4))
