@@ -17,7 +17,6 @@ from .job import Intracomm
 from .naps import Naps
 from .transport import MAX_COUNT
 
-
 # Requests and memory of messages whose owner has gone before they were complete: MPI goes on using the memory.
 _ownerless: deque[tuple[MPI.Request, Array]] = deque()
 
