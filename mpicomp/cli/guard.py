@@ -51,6 +51,7 @@ def run(root: click.Group, args: list[str]) -> int:
     """Run one command under a guard; the exit code of the process (and, with MPI, of the job)."""
     guard = Guard()
     _shorten_scheme_warnings()
+    signal.signal(signal.SIGTERM, _interrupt)  # until MPI is started
     plain = False if console.width_of(sys.stdout) is None else None  # click itself takes a launcher for a terminal
     outcome = outcome_of(lambda: root.main(args, prog_name="mpicomp", standalone_mode=False, obj=guard, color=plain))
     try:
@@ -82,7 +83,7 @@ class Guard:
     """The state of one guarded command. Does nothing but print until MPI is started."""
 
     def __init__(self) -> None:
-        self.expects_mpi = False  # the command runs on every rank
+        self.offline = False  # the command is known, and runs without MPI
         self.allow_singleton = False  # it may run if MPI does not see the launcher's other processes
         self._comm: MPI.Intracomm | None = None  # private: an exit message must not match a collective of the command
         self._leave_s = LEAVE_S
@@ -111,7 +112,7 @@ class Guard:
     def finish(self, outcome: Outcome) -> int:
         """Exchange outcomes with the other ranks, print each message once, and return the job's exit code."""
         self._finishing.set()
-        if self._comm is None and outcome.code and self.expects_mpi and mpi.size_hint() > 1:
+        if self._comm is None and outcome.code and not self.offline and mpi.size_hint() > 1:
             self._join_the_others()
         if self._comm is None or self._comm.size == 1:
             if mpi.rank_hint() == 0:
@@ -201,23 +202,24 @@ def _leave_seconds() -> float:
     return seconds
 
 
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted(128 + signum)
+
+
 def _on_signals(blocked: Callable[[int], None]) -> None:
     """Let SIGINT and SIGTERM raise ``Interrupted`` in the main thread, and call ``blocked`` in another.
 
     A command may replace the handler, for example to stop a training after its step; ``blocked`` is not called then.
     """
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise Interrupted(128 + signum)
-
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)  # written from the C handler, so also while the main thread is inside MPI
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, interrupt)
+        signal.signal(signum, _interrupt)
 
     def watch() -> None:
-        while signal.getsignal(signum := os.read(reading, 1)[0]) is not interrupt:
+        while signal.getsignal(signum := os.read(reading, 1)[0]) is not _interrupt:
             pass
         blocked(signum)
 

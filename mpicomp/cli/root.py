@@ -26,12 +26,13 @@ class LazyGroup(Group):
         entry = COMMANDS.get(name)
         if entry is None:
             return None
+        guard = ctx.find_object(Guard)
+        if guard is not None:
+            guard.offline, guard.allow_singleton = not entry.mpi, entry.singleton
         module, _, attribute = entry.target.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         config.apply(ctx, name, command)
-        guard = ctx.find_object(Guard)
         if entry.mpi and guard is not None:
-            guard.expects_mpi, guard.allow_singleton = True, entry.singleton
             _start_mpi_first(command, guard)
         return command
 

@@ -56,6 +56,26 @@ def _ends(job, faulty, how, who, code, text):
     assert ("Traceback" in ended.err) == (how == "crash")
 
 
+ODD_RANK = """
+import os, sys
+from mpicomp.cli import main
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+    if sys.argv[1] == "config":
+        os.environ["MPICOMP_CONFIG"] = "nowhere"
+    else:
+        sys.argv[2:] = [sys.argv[1]]
+del sys.argv[1]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("odd", "text"), [("config", "nowhere"), ("benhc", "No such command"), ("--bogus", "--bogus")])
+def test_a_rank_that_fails_before_its_command_is_known(job, odd, text):
+    """The others have started MPI and wait for it."""
+    ended = job(["-c", ODD_RANK], odd, "bench", "-a", "native", "-b", "1K", "-e", "1K", "--min-time", ".01", "-q")
+    assert ended.code == 1 and "[rank 1 " in ended.err and text in ended.err, ended.err
+
+
 def test_usage_error_is_printed_once(one_job, faulty):
     ended = one_job(faulty, "bogus", "all")
     assert ended.code == 1
@@ -103,6 +123,16 @@ def test_alone(alone, faulty, code):
     ended = alone(faulty, "refuse" if code else "none", "all")
     assert ended.code == code
     assert "rank" not in ended.err
+
+
+def test_sigterm_without_mpi():
+    """An exception, so that a command removes the file that it has begun."""
+    group, before = click.Group(), signal.getsignal(signal.SIGTERM)
+    group.command("x")(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        assert guard.run(group, ["x"]) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_signal_alone(alone, faulty):
