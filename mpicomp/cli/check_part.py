@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -50,19 +51,21 @@ def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: 
     control = Comm(world)
     progress = Progress(quiet or control.rank != 0)
     found: list[Row] = []
+    output = sys.stdout
 
     def report(row: Row) -> None:
         found.append(row)
         if rows and control.rank == 0:
-            print(json.dumps(row), flush=True)
+            print(json.dumps(row), file=output, flush=True)
         progress(f"{row.promise} on {row.ranks} rank{'s' * (row.ranks > 1)}", len(found) / len(NAMES))
 
     alone = control.size == 1
-    subject = load(part, scheme, 1) if alone else run_collectively(control, lambda: load(part, scheme, control.size))
-    if isinstance(subject, Row):
-        report(subject)
-    else:
-        part_checks.check(subject, lambda: Comm(world), control, report)
+    with redirect_stdout(sys.stderr):  # what the part prints
+        subject = load(part, scheme, 1) if alone else run_collectively(control, lambda: load(part, scheme, control.size))
+        if isinstance(subject, Row):
+            report(subject)
+        else:
+            part_checks.check(subject, lambda: Comm(world), control, report)
     if not mpi.launched() and found[0].passed:
         found += in_a_job(part, scheme, progress)
     progress.clear()
@@ -76,18 +79,21 @@ def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: 
 
 def load(text: str, scheme: str | None, ranks: int) -> Subject | Row:
     """Import a part; a row if it cannot be registered."""
-    module, colon, name = text.partition(":")
-    if not (module and colon and name):
-        raise InvalidArgument(f"a part is written MODULE:CLASS, got {text!r}")
+    module, _, name = text.partition(":")
+    if not all(map(str.isidentifier, (*module.split("."), name))):
+        raise InvalidArgument(f"a part is written MODULE:CLASS, as in package.module:Part, got {text!r}")
     try:
-        with inputs.importing(text) as part:
+        with part_checks.no_exit(), inputs.importing(text) as part:
             return part_checks.subject(part, scheme)
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ImportError, AttributeError) as error:
         raise InvalidArgument(f"no part {text}: {error}") from error
     except InvalidArgument as error:
         if " needs what " not in str(error):
             raise
         return Row(PROTOCOL, ranks, False, str(error), "Add what is missing, or inherit from the protocol's class.")
+    except Exception as error:  # a mistake of any kind in the part
+        return Row(PROTOCOL, ranks, False, f"the part cannot be made: {part_checks.told(error)}",
+                   "The constructor takes every option by its name.")
 
 
 def in_a_job(part: str, scheme: str | None, progress: Progress) -> list[Row]:

@@ -10,6 +10,7 @@ import os
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isfunction, signature
 from typing import NamedTuple
@@ -324,11 +325,12 @@ def _checked(promise: Promise, scheme: Scheme, make_comm: Callable[[], Communica
     """The verdict of one promise in one scheme, the same on all ranks, and the reason."""
     comm, mine = make_comm(), ""
     try:
-        promise.check(Case(comm, scheme))
+        with no_exit():
+            promise.check(Case(comm, scheme))
     except LeftOut as reason:
         return None, str(reason)
     except Exception as error:  # a mistake of any kind in the part
-        mine = _told(error)
+        mine = told(error)
     least, greatest = control.extremes(zlib.crc32(mine.encode()))
     if least != greatest:
         try:
@@ -338,7 +340,18 @@ def _checked(promise: Promise, scheme: Scheme, make_comm: Callable[[], Communica
     return not mine, f"{scheme}: {mine}"
 
 
-def _told(error: Exception) -> str:
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Make an error of a part's ``sys.exit``, which would end the checks as if all were well."""
+    try:
+        yield
+    except SystemExit as error:
+        if type(error) is not SystemExit:  # a signal
+            raise
+        raise Broken(f"the part called sys.exit({error.code})") from error
+
+
+def told(error: Exception) -> str:
     """The text of an error; of one that is not about a promise also its class and place; nothing of another rank's."""
     if isinstance(error, Broken | RankLeft):
         return str(error) if isinstance(error, Broken) else ""

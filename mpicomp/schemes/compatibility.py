@@ -135,10 +135,11 @@ def warning_texts(parts: Parts) -> Iterator[str]:
     # An error of expected square s |u|^2 multiplies the memory's square by (1 - beta)^2 + beta^2 s per step.
     error, beta = codec.error_factor, memory.beta
     size = f"the error of codec {codec.name} may have {error:.3g} times the square of the values"
+    finer = f"{codec.finer}, or " if codec.finer else ""
     if memory.remembers and beta * error >= 2 - beta:
-        yield f"{size}, so that memory {memory.name} lets it grow: take {codec.finer}, or memory=none"
+        yield f"{size}, so that memory {memory.name} lets it grow: take {finer}memory=none"
     if exchange.second_memory and error >= 1:
-        yield f"{size}, so that the second memory of {exchange.name} lets it grow: take {codec.finer}, or second=no"
+        yield f"{size}, so that the second memory of {exchange.name} lets it grow: take {finer}second=no"
     yield from parts.selector.warning_texts()
     for one in (one for one in exchange.candidates if one.keeps):
         yield from warning_texts(parts._replace(selector=one.selector, codec=one.codec, exchange=one.exchange))

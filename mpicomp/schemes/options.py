@@ -57,6 +57,11 @@ class Option:
         bracket = "(" if self.open_low else "["
         return f"in {bracket}{self.low:g}, {'inf)' if self.high is None else f'{self.high:g}]'}"
 
+    def agrees(self, other: Option) -> bool:
+        """Return True if both can have one value: another of this name, whose choices this one may narrow."""
+        mine, theirs = ((one.type, one.low, one.high, one.words) for one in (self, other))
+        return mine == theirs and set(self.choices) <= set(other.choices)
+
     def parse(self, text: Any) -> Any:
         """The value that ``text`` (or a value of another type) stands for."""
         try:

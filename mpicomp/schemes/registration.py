@@ -51,7 +51,7 @@ def register_part(kind: str) -> Callable[[Class], Class]:
     >>> "whole-topk" in mpicomp.schemes.names()
     True
     """
-    if kind not in schemes.PARTS:
+    if not isinstance(kind, str) or kind not in schemes.PARTS:
         raise InvalidArgument(f"kind must be one of {', '.join(schemes.PARTS)}, got {kind!r}")
 
     def register(part: Class) -> Class:
@@ -63,7 +63,8 @@ def register_part(kind: str) -> Callable[[Class], Class]:
                                   f"{part.__name__} has no {', '.join(missing)}")
         whole = part if protocol in part.__mro__ else _with_defaults(part, protocol)
         declared: Any = whole  # it has what is needed
-        if not all(isinstance(option, Option) for option in declared.options):
+        if not isinstance(declared.options, tuple | list) or not all(
+                isinstance(option, Option) for option in declared.options):
             raise InvalidArgument(f"options of {part.__name__} must be a tuple of mpicomp.schemes.options.Option")
         _add(schemes.PARTS[kind], declared.name, whole, kind)
         return whole
@@ -108,6 +109,7 @@ def register_scheme(composition: schemes.Composition) -> None:
                                   f"got {getattr(composition, kind)!r}")
     _add(schemes.COMPOSITIONS, composition.name, composition, "scheme")
     try:
+        schemes.Scheme(composition.name, composition.defaults)  # given, so that misspelt ones are refused
         schemes.Scheme(composition.name)
     except Exception:  # also of a part that cannot be made
         del schemes.COMPOSITIONS[composition.name]
@@ -115,8 +117,9 @@ def register_scheme(composition: schemes.Composition) -> None:
 
 
 def _add(registry: dict[str, Any], name: str, thing: object, what: str) -> None:
-    if not name or set(name) & set(":,= "):
-        raise InvalidArgument(f"the name of a {what} must hold none of ':', ',', '=' and blanks, got {name!r}")
+    if not isinstance(name, str) or not name.isprintable() or not name or set(name) & set(":,=+/ "):
+        raise InvalidArgument(f"the name of a {what} must be a text without blanks, ':', ',', '=', '+' and '/', got "
+                              f"{name!r}")
     if name in registry:
         raise InvalidArgument(f"there is a {what} named {name!r} already: choose another name")
     registry[name] = thing

@@ -212,6 +212,8 @@ class Scheme:
         """
         if isinstance(text, Scheme):
             return text
+        if not isinstance(text, str):
+            raise InvalidArgument(f"a scheme is a text such as 'topk:density=0.01', or a Scheme, got {text!r}")
         return cls(*written(text))
 
     def replace(self, **options: Any) -> Scheme:
@@ -378,9 +380,23 @@ def _classes(line: Composition, options: Mapping[str, Any]) -> Classes:
 
 
 def _declared(classes: Classes) -> list[Option]:
-    """Every option of the parts, each once, and those all schemes have."""
-    options = {option.name: option for part in classes for option in part.options}
-    return [*options.values(), *COMMON, *_replacements()]
+    """Every option of the parts, each once, and those all schemes have.
+
+    Raises
+    ------
+    InvalidArgument
+        Two parts have options of one name whose ranges differ: each would get the other's values.
+    """
+    everywhere = [*COMMON, *_replacements()]
+    options = {option.name: option for option in everywhere}
+    for part in classes:
+        for option in part.options:
+            if not option.agrees(options.setdefault(option.name, option)):
+                raise InvalidArgument(f"option {option.name!r} of {part.name} has another range than that of the scheme's "
+                                      "other parts, or of all schemes: give it a name of its own")
+            options[option.name] = option
+    own = {name: option for name, option in options.items() if option not in everywhere}
+    return [*own.values(), *everywhere]
 
 
 def _replacements() -> list[Option]:

@@ -53,8 +53,32 @@ class Lacking:
 """
 
 
+MAKES_NOTHING = """
+import mpicomp
+from mpicomp.schemes.codecs import CODECS
+
+print("imported")
+
+@mpicomp.register_part("codec")
+class Refusing(CODECS["float"]):
+    name, options = "refusing", ()
+    def __init__(self, values):
+        pass
+
+@mpicomp.register_part("codec")
+class Leaving(CODECS["float"]):
+    name, options = "leaving", ()
+    def __init__(self):
+        super().__init__(values="float64")
+    def encode(self, values, place, ctx):
+        raise SystemExit(0)
+"""
+
+
 @pytest.fixture
 def path(tmp_path):
+    (tmp_path / "faulty_parts.py").write_text(MAKES_NOTHING)
+    (tmp_path / "exits.py").write_text("raise SystemExit(0)")
     (tmp_path / "parts_of_mine.py").write_text(PARTS)
     (tmp_path / "lacking.py").write_text(LACKING)
     return {"PYTHONPATH": str(tmp_path)}
@@ -84,8 +108,22 @@ def test_a_part_that_lacks_a_verb(alone, command, path):
     assert "Lacking has no decode(codes, place, ctx)" in row["reason"]
 
 
+@pytest.mark.parametrize(("part", "promise", "text"), [
+    ("faulty_parts:Refusing", "protocol", "the part cannot be made: TypeError"),
+    ("faulty_parts:Leaving", "any length and dtype", r"called sys\.exit\(0\)"),
+    ("exits:Part", "protocol", r"called sys\.exit\(0\)"),
+])  # fmt: skip
+def test_a_part_that_fails_at_once(alone, command, path, part, promise, text):
+    """And prints: only the document is on standard output."""
+    ended = alone(command, "check-part", part, "--json", **path)
+    assert ended.code == 2 and "Traceback" not in ended.err, ended.err
+    row = next(row for row in json.loads(ended.out)["rows"] if row["passed"] is False)
+    assert row["promise"] == promise and re.search(text, row["reason"])
+
+
 @pytest.mark.parametrize(("part", "text"), [
-    ("parts_of_mine", "a part is written MODULE:CLASS, got 'parts_of_mine'"),
+    ("./parts_of_mine:Good", "a part is written MODULE:CLASS, as in package.module:Part, got './parts"),
+    ("parts_of_mine", "a part is written MODULE:CLASS, as in package.module:Part, got 'parts_of_mine'"),
     ("nowhere:Good", "no part nowhere:Good: No module named 'nowhere'"),
     ("parts_of_mine:Other", "no part parts_of_mine:Other: .*has no attribute 'Other'"),
     ("parts_of_mine:Whole", "Whole is no registered part: put @mpicomp.register_part"),
