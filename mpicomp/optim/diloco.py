@@ -24,7 +24,7 @@ from ..comm.job import Intracomm
 from ..comm.nonblocking import Pending, Worker, done_at_once, finish_all, threads_allowed
 from ..comm.safety import survivors
 from ..comm.safety.collective_errors import run_collectively
-from ..errors import InvalidArgument
+from ..errors import BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient
 from ..reducer.reducer import Reducer
 from ..schemes.compatibility import NONFINITE
 from ..schemes.exchanges.pieces import UNUSED
@@ -43,6 +43,7 @@ OPTIONS = (
            open_low=True),
 )
 SAVED = ("every", "fragments", "delay")  # settings that a resumed run must share
+AGREED = (BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient)  # errors that are every rank's
 SEED_STEP = 1_000_003  # between the random numbers of two fragments
 DELAYED_MERGE = 0.5  # Streaming DiLoCo's: the inner steps beside the exchange count half
 
@@ -241,9 +242,9 @@ class DiLoCo:
         """Replace a fragment's difference by the mean of all workers' (collective; in the thread if there is one)."""
         fragment, reducer = self._fragments[number], self._reducers[number]
         self._lane.fail_together(error)
-        fragment.before = reducer.state_dict() if self._may_lose_ranks else None
+        fragment.before = reducer.state_dict() if self._may_lose_ranks or len(self._fragments) > 1 else None
         reducer.reduce(fragment.delta, out=fragment.delta)
-        stats, fragment.before = reducer.stats, None
+        stats = reducer.stats
         fragment.outcome = {"skipped": stats.skipped, "payload_bits": stats.payload_bits, "density": stats.density}
 
     def _end(self, numbers: Sequence[int], merge: float) -> None:
@@ -256,15 +257,25 @@ class DiLoCo:
             except Exception as error:
                 errors.append(error)
         if errors:
+            if isinstance(errors[0], AGREED):
+                self._take_back(numbers)
             raise errors[0]
         for fragment in ended:
             self._step_outwards(fragment, merge)
+
+    def _take_back(self, numbers: Sequence[int]) -> None:
+        """Undo exchanges whose outer steps will not be done: error memories become those from before (collective)."""
+        for number in numbers:
+            before, self._fragments[number].before = self._fragments[number].before, None
+            if before is not None:
+                self._reducers[number].load_state_dict(before)
 
     def _step_outwards(self, fragment: Fragment, merge: float) -> None:
         """Do the outer step of a fragment, and move the worker towards its result."""
         self.skipped = bool(fragment.outcome["skipped"])
         if not self.skipped:
             fragment.optimizer.step(fragment.delta, self.settings["outer_lr"])
+        fragment.before = None
         self.payload_bits += fragment.outcome["payload_bits"]
         share = fragment.size / max(1, sum(one.size for one in self._fragments))
         self.density += fragment.outcome["density"] * share

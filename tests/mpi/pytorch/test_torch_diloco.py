@@ -283,17 +283,19 @@ def test_a_worker_whose_parameters_are_not_finite(comm, seed, nonfinite, delay):
     diloco.close()
 
 
+@pytest.mark.parametrize("scheme", ["dense", "topk:density=0.25", "int8:memory=residual"])
 @pytest.mark.parametrize("by_step", [True, False])
-def test_no_fragment_moves_where_another_is_refused(comm, by_step):
-    """So the call may be repeated."""
+def test_no_fragment_moves_where_another_is_refused(comm, by_step, scheme):
+    """Nor does what it has not sent, so the call may be repeated."""
     results = []
     for fails in (False, True):
         w = {name: np.zeros(4) for name in "abc"}
-        diloco = ArrayDiLoCo(w, comm, every=1 if by_step else 10, fragments=3, outer_lr=0.5, outer_momentum=0.9)
+        diloco = ArrayDiLoCo(w, comm, every=1 if by_step else 10, scheme=scheme, fragments=3, outer_lr=0.5,
+                             outer_momentum=0.9)
         call = diloco.step if by_step else diloco.synchronize
         for again in (False, True):
             for value in w.values():
-                value -= 1
+                value -= np.arange(1.0, 5.0)
             if fails and again:
                 kept, w["c"][0] = w["c"].copy(), np.nan
                 with pytest.raises(NonFiniteGradient):
