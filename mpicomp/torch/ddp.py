@@ -229,6 +229,7 @@ class DDPHook:
         InvalidArgument
             The hook was made without ``named_parameters``.
         """
+        self._settle()
         groups = self._groups if len(self.reducers) == len(self._groups) else []
         if any(parameter not in self._names for group in groups for parameter in group.parameters):
             raise InvalidArgument("a state needs the names of all parameters: ddp_hook(comm, scheme, "
@@ -246,6 +247,7 @@ class DDPHook:
         Disagreement
             On every rank: the states of the ranks are of different groups of parameters.
         """
+        self._settle()
         comm = self._lanes.comms[0]
         groups, states = run_collectively(comm, lambda: self._taken(state_dict))
         comm.agree(f"a state of ddp_hook of {[group.names for group in groups]}")

@@ -79,6 +79,8 @@ class Exchange:
     def begin(self) -> None:
         """Begin the next step: no gradient is there."""
         self.settle()
+        self._abandoned += len(self._pending)
+        self._pending = []
         self._there = [[False] * len(bucket.names) for bucket in self.buckets]
         self._missing = [len(bucket.names) for bucket in self.buckets]
         self._streams: list[set[torch.cuda.Stream]] = [set() for _ in self.buckets]  # of a GPU, that wrote into each
@@ -88,10 +90,10 @@ class Exchange:
         self._idle: set[torch.nn.Parameter] = set()  # without a gradient on any rank
 
     def settle(self) -> None:
-        """Wait for what a backward that failed has started: it uses the gradients' memory."""
-        self._abandoned += len(self._pending)
-        with suppress(Exception):  # it has no step that could raise it
-            self._wait()
+        """Wait for the exchanges under way: they use the gradients' memory. The step goes on to know of them."""
+        for pending in self._pending:
+            with suppress(Exception):  # which the step raises, if it comes
+                pending.Wait()
 
     def put(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """A gradient has come; start the buckets that are now full, in order."""

@@ -1,6 +1,7 @@
 """The DDP hook: error memory belongs to parameters, in whatever buckets, order and memory layout DDP has them."""
 
 import io
+import time
 
 import needs_torch  # noqa: F401
 import pytest
@@ -10,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import mpicomp
 from mpicomp.errors import Disagreement, InvalidArgument
-from mpicomp.torch import ddp_hook
+from mpicomp.torch import ddp, ddp_hook
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("gloo")
@@ -134,6 +135,32 @@ def test_a_state_goes_back_into_its_own_hook(comm, seed):
         runs.append([step_of(wrapped, factors(wrapped.module, comm, seed, step)) for step in (3, 4)])
         hook.load_state_dict(state)
     assert all(torch.equal(a, b) for one, other in zip(*runs, strict=True) for a, b in zip(one, other, strict=True))
+    hook.close()
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_state_follows_a_backward_that_fails(comm, seed, monkeypatch, loads):
+    """Saved, it is the same on all ranks; loaded, it takes no communicator from what is under way."""
+    wrapped, hook = hooked(Weighted(), comm, "topk:density=0.2")
+    for step in range(3):
+        step_of(wrapped, factors(wrapped.module, comm, seed, step))
+    saved, answer = hook.state_dict(), ddp.DDPHook._answer
+
+    def late(*given):
+        time.sleep(0.3 * (comm.rank > 0))
+        answer(*given)
+
+    def fail(gradient):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(ddp.DDPHook, "_answer", late)
+    wrapped.module.equal[1].register_hook(fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        step_of(wrapped, factors(wrapped.module, comm, seed, 3))
+    if loads:
+        hook.load_state_dict(saved)
+    steps = [state["step"] for state in hook.state_dict()["states"]]
+    assert comm.allgather(steps) == [steps] * comm.size
     hook.close()
 
 

@@ -295,6 +295,22 @@ def test_a_backward_that_fails_leaves_nothing_for_the_next(comm, monkeypatch, se
     optimizer.close()
 
 
+@pytest.mark.parametrize("on_rank_0_alone", [True, False])
+def test_reducers_may_be_looked_at_during_backward(comm, monkeypatch, on_rank_0_alone):
+    """As a hook does that logs: no bucket is exchanged once more for it."""
+    model = Failing(comm, monkeypatch, "topk:density=0.1")
+    optimizer, seen = model.optimizer, []
+    if comm.rank == 0 or not on_rank_0_alone:
+        model.first.weight.register_post_accumulate_grad_hook(lambda _: seen.append(optimizer.reducers))
+    for step in range(3):
+        optimizer.zero_grad()
+        model.backward(step + 1.0)
+        optimizer.step()
+        assert [reducer.step for reducer in optimizer.reducers.values()] == [step + 1, step + 1]
+    assert len(seen) in (0, 3)
+    optimizer.close()
+
+
 def test_a_state_follows_a_backward_that_fails(comm, monkeypatch):
     """Saved, it is the same on all ranks; loaded, it takes no communicator from what is under way."""
     model = Failing(comm, monkeypatch, "topk:density=0.1")
