@@ -195,8 +195,10 @@ class LoopRun:
         loss, gradients = self.task.gradients(rows)
         if self._sam is not None:
             self._sam.ascend(gradients)
-            _, gradients = self.task.gradients(rows)
-            self._sam.descend()
+            try:
+                _, gradients = self.task.gradients(rows)
+            finally:
+                self._sam.descend()
         if self.settings.clip:
             averaged = known(self.settings.workers) if self.averaging.averages else 1
             _clip(gradients, self.settings.clip * averaged**-0.5)

@@ -80,10 +80,14 @@ def job_settings(comm: MPI.Intracomm, reproducible: bool | None, wrong: str | No
                               "set or unset it")  # fmt: skip
     if texts[CHECK_VARIABLE] not in ("0", "1", "auto"):
         raise InvalidArgument(f"{CHECK_VARIABLE} must be 0, 1 or auto, got {texts[CHECK_VARIABLE]!r}: set or unset it")
+    try:
+        algorithm = check_name(texts[ALGORITHM_VARIABLE])
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{ALGORITHM_VARIABLE}: {error}") from None
     settings = Settings(
         table=Table(()) if content is None else load(content, texts[VARIABLE], list(ALGORITHMS)),
         node_limit=0 if texts[NODE_VARIABLE] is None else number(texts, NODE_VARIABLE, "ranks"),
-        algorithm=check_name(texts[ALGORITHM_VARIABLE]),
+        algorithm=algorithm,
         check=texts[CHECK_VARIABLE],
         reproducible=texts[REPRODUCIBLE_VARIABLE] == "1" if reproducible is None else bool(reproducible),
         stage_bytes=number(texts, STAGE_VARIABLE, "bytes"),

@@ -259,7 +259,8 @@ class SAM:
         sam.ascend(gradients at w); sam.descend(); optimizer.step(mean of the gradients found above, lr)
 
     |g| is over all parameters. With a worker's own gradient in ``ascend`` (nothing is sent for it) the worst case is
-    looked for in each worker's own batch, the paper's m-sharpness. It keeps nothing between steps.
+    looked for in each worker's own batch, the paper's m-sharpness. It keeps nothing between steps. ``descend`` goes
+    into a ``finally`` where what comes before it may raise.
 
     Reference: Foret et al., Sharpness-aware minimization, ICLR 2021, algorithm 1, equation 2.
     """
@@ -272,8 +273,6 @@ class SAM:
 
     def ascend(self, gradients: Arrays) -> None:
         """Move the parameters to where the loss is expected to be highest nearby."""
-        if self._below:  # an error came before `descend`
-            self.descend()
         length = math.sqrt(sum(norm(g) ** 2 for g in gradients.values()))
         self._below = {name: w.copy() for name, w in self.parameters.items()}
         for name, w in self.parameters.items():
