@@ -61,7 +61,8 @@ def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: 
 
     alone = control.size == 1
     with redirect_stdout(sys.stderr):  # what the part prints
-        subject = load(part, scheme, 1) if alone else run_collectively(control, lambda: load(part, scheme, control.size))
+        subject = (load(part, scheme, 1) if alone
+                   else run_collectively(control, lambda: load(part, scheme, control.size)))
         if isinstance(subject, Row):
             report(subject)
         else:

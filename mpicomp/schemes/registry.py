@@ -392,8 +392,8 @@ def _declared(classes: Classes) -> list[Option]:
     for part in classes:
         for option in part.options:
             if not option.agrees(options.setdefault(option.name, option)):
-                raise InvalidArgument(f"option {option.name!r} of {part.name} has another range than that of the scheme's "
-                                      "other parts, or of all schemes: give it a name of its own")
+                raise InvalidArgument(f"option {option.name!r} of {part.name} has another range than that of the "
+                                      "scheme's other parts, or of all schemes: give it a name of its own")
             options[option.name] = option
     own = {name: option for name, option in options.items() if option not in everywhere}
     return [*own.values(), *everywhere]
