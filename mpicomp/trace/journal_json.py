@@ -6,7 +6,7 @@ Each function returns its value in the promised form or raises ``ValueError`` na
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import TypedDict, TypeVar, cast, get_type_hints
 
 from . import schema
 from .clock import Comparison
@@ -14,7 +14,8 @@ from .metadata import RankMetadata
 from .tables import Result
 
 _INT64 = 1 << 63
-_RANK_TEXTS = ("hostname", "cpus", "clock")
+
+T = TypeVar("T")
 
 
 class Head(TypedDict):
@@ -47,10 +48,7 @@ def head(value: Head) -> Head:
     _text(run["run_id"], "run_id")
     if not all(isinstance(fact, (str, int, float, bool, list, dict)) for fact in run.values()):
         raise ValueError(f"metadata of the run are {run}")
-    _whole(rank["rank"], "rank")
-    _whole(rank.get("pid", -1), "pid")
-    for name in _RANK_TEXTS:
-        _text(rank.get(name), name)
+    _typed(RankMetadata, {"pid": -1, **rank})  # the only one that a journal may lack
     return value
 
 
@@ -68,22 +66,26 @@ def names(entries: list[tuple[object, object]]) -> dict[int, str]:
 
 
 def comparisons(entries: list[Mapping[str, object]]) -> list[Comparison]:
-    return [Comparison(t_local=_whole(entry["t_local"], "t_local"), offset=_whole(entry["offset"], "offset"),
-                       rtt=_whole(entry["rtt"], "rtt")) for entry in entries]  # fmt: skip
+    return [_typed(Comparison, entry) for entry in entries]
 
 
 def open_event(entry: Mapping[str, object]) -> OpenEvent:
-    return OpenEvent(kind=_text(entry["kind"], "kind"), step=_whole(entry["step"], "step"),
-                     t_start=_whole(entry["t_start"], "t_start"), t=_whole(entry["t"], "t"))
+    return _typed(OpenEvent, entry)
 
 
 def ending(value: Mapping[str, object]) -> Ending:
-    reason, n_dropped = _text(value["reason"], "reason"), _whole(value["n_dropped"], "n_dropped")
-    if reason not in schema.STATUS:
-        raise ValueError(f"reason is {reason!r}")
-    if n_dropped < 0:
-        raise ValueError(f"n_dropped is {n_dropped}")
-    return Ending(reason=reason, n_dropped=n_dropped)
+    found = _typed(Ending, value)
+    if found["reason"] not in schema.STATUS:
+        raise ValueError(f"reason is {found['reason']!r}")
+    if found["n_dropped"] < 0:
+        raise ValueError(f"n_dropped is {found['n_dropped']}")
+    return found
+
+
+def _typed(kind: type[T], value: Mapping[str, object]) -> T:
+    """The entries of a TypedDict, each of its type: a whole number or a text."""
+    checks = {int: _whole, str: _text}
+    return cast(T, {name: checks[hint](value[name], name) for name, hint in get_type_hints(kind).items()})
 
 
 def _whole(value: object, what: str) -> int:

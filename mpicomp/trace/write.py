@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import h5py
@@ -134,15 +134,10 @@ def _write_ranks(file: h5py.File, journals: Ranks, status: list[str]) -> None:
 
 def _write_clock(file: h5py.File, journals: Ranks) -> None:
     reference = journals[0].head["rank"]["clock"] if journals[0] else ""
-    rows = [(own.rank, reading, own.head["rank"]["clock"]) for own in journals if own for reading in own.clock]
-    columns: dict[str, npt.ArrayLike] = {
-        "rank": [rank for rank, _, _ in rows],
-        "t_local": [reading["t_local"] for _, reading, _ in rows],
-        "offset": [reading["offset"] for _, reading, _ in rows],
-        "rtt": [reading["rtt"] for _, reading, _ in rows],
-        "shared": [bool(reference) and identity == reference for _, _, identity in rows],
-    }
-    group = write_table(file, "clock", schema.CLOCK, columns)
+    rows = [(own.rank, reading["t_local"], reading["offset"], reading["rtt"],
+             bool(reference) and own.head["rank"]["clock"] == reference)
+            for own in journals if own for reading in own.clock]  # fmt: skip
+    group = write_table(file, "clock", schema.CLOCK, _columns(schema.CLOCK, rows))
     describe(group, {"reference_rank": 0, "method": "ping-pong with rank 0, shortest of 16 round trips"})
 
 
@@ -184,16 +179,9 @@ def _open_events(journals: Ranks) -> Mapping[str, npt.ArrayLike]:
         events = own.events()
         return events["t_end"][events["flags"] & schema.ERROR == 0]
 
-    found = [(own.rank, own.open) for own in journals
-             if own and own.open and own.status != "closed"
-             and own.open["t"] > ended(own).max(initial=own.open["t_start"])]
-    return {
-        "rank": [rank for rank, _ in found],
-        "kind": np.array([seen["kind"] for _, seen in found], "S"),
-        "step": [seen["step"] for _, seen in found],
-        "t_start": [seen["t_start"] for _, seen in found],
-        "t": [seen["t"] for _, seen in found],
-    }
+    seen = [(own.rank, own.open) for own in journals if own and own.open and own.status != "closed"
+            and own.open["t"] > ended(own).max(initial=own.open["t_start"])]  # fmt: skip
+    return _columns(schema.OPEN, [(rank, one["kind"], one["step"], one["t_start"], one["t"]) for rank, one in seen])
 
 
 def _event_columns(own: Journal, vocabulary: _Vocabulary, first: int) -> Table:
@@ -234,8 +222,7 @@ def _summary(totals: Totals, vocabulary: _Vocabulary) -> Table:
             names[0][kind], names[1][algo], names[2][scheme], size, len(durations), median, p90, p99,
             durations.max(), durations.sum(), nbytes["nbytes_sent"], nbytes["nbytes_recv"],
         ))  # fmt: skip
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema.SUMMARY)
-    return {name: np.array(column) for name, column in zip(schema.SUMMARY, columns, strict=True)}
+    return _columns(schema.SUMMARY, rows)
 
 
 def _write_metrics(group: h5py.Group, journals: Ranks) -> None:
@@ -259,6 +246,12 @@ def _link_name(name: str, group: h5py.Group) -> str:
     while link in group:
         link += "_"
     return link
+
+
+def _columns(names: Collection[str], rows: Sequence[tuple[object, ...]]) -> Table:
+    """The columns of rows that have a value for each name; empty columns without rows."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
 
 
 def _concatenated(parts: list[Table], columns: Iterable[str]) -> Table:
