@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from operator import itruediv
 
 import numpy as np
@@ -31,11 +31,12 @@ class Vectors(ABC):
     """Input and output of a collective, shared by its implementations."""
 
     one_way = 1.0  # the part of a step's time that counts on this rank
+    scatters = gathers = False  # the input (scatters) or the output (gathers) has a block per rank
 
     def __init__(self, comm: Comm, plan: Plan, n: int) -> None:
         self.comm, self.plan, self.n, self.root = comm, plan, n, plan.root
         self.on_device = plan.device == "gpu"
-        self.periods = Periods(plan, comm.size)
+        self.periods, self.op = Periods(plan, comm.size), MPI_OPS[mpi_op(plan.op)]
         # On the plan's device. They keep their addresses: the calls hold specifications of their memory.
         self.send: Array = to_device(self.input(), plan.device)
         self.receive: Array = to_device(self.output(), plan.device)
@@ -54,11 +55,16 @@ class Vectors(ABC):
 
     def input(self) -> np.ndarray:
         """This rank's input on the host."""
-        return np.resize(self.periods.of(self.comm.rank), self.n)
+        return np.resize(self.periods.of(self.comm.rank), self.n * (self.comm.size if self.scatters else 1))
 
     def output(self) -> np.ndarray:
         """Memory for the result on the host."""
-        return np.zeros(self.n, self.periods.dtype)
+        return np.zeros(self.n * (self.comm.size if self.gathers else 1), self.periods.dtype)
+
+    @cached_property
+    def total(self) -> np.ndarray:
+        """The reduction of all ranks' periods."""
+        return self.periods.reduced()
 
     def begin(self, place: str) -> None:
         """Copy the input to the buffer of an in-place step, or the values would grow from step to step; not timed."""
@@ -75,7 +81,8 @@ class Vectors(ABC):
 
     def modelled(self, algorithm: str) -> int:
         """Bytes per step, of the rank that sends most, inside a call of MPI's own that Comm does not see."""
-        return 0
+        blocks = self.comm.size - 1 if self.plan.what.blocks else 1
+        return blocks * self.n * self.plan.itemsize if algorithm == "native" else 0
 
     def nbytes(self) -> int:
         """The bytes that bandwidths count."""
@@ -103,7 +110,6 @@ class AllReduce(Vectors):
 
     def __init__(self, comm: Comm, plan: Plan, n: int) -> None:
         super().__init__(comm, plan, n)
-        self._op, self._total = MPI_OPS[mpi_op(plan.op)], self.periods.reduced()
         self._direct = not self.on_device and n <= MAX_COUNT
 
     def refuse(self, algorithm: str) -> None:
@@ -111,7 +117,7 @@ class AllReduce(Vectors):
 
     def call(self, algorithm: str, place: str) -> Call:
         if algorithm in LOSSY:
-            op = AVG if self.plan.op == "avg" else self._op
+            op = AVG if self.plan.op == "avg" else self.op
             return partial(self.comm.Allreduce, None if place == "in" else self.send, self.receive, op, algorithm)
         return self.averaged(self._call(algorithm, place), self.receive)
 
@@ -120,13 +126,13 @@ class AllReduce(Vectors):
 
     def _call(self, algorithm: str, place: str) -> Call:
         if algorithm == "native" and self._direct:
-            return partial(mpis_own(self.comm, "Allreduce"), self.sender(place), specification(self.receive), self._op)
+            return partial(mpis_own(self.comm, "Allreduce"), self.sender(place), specification(self.receive), self.op)
         if place == "in":
             return partial(self.comm.allreduce_in_place, self.receive, algorithm, mpi_op(self.plan.op))
-        return partial(self.comm.Allreduce, self.send, self.receive, self._op, algorithm)
+        return partial(self.comm.Allreduce, self.send, self.receive, self.op, algorithm)
 
     def expected(self, place: str) -> Iterator[Expected]:
-        yield Expected(0, self.n, self._total)
+        yield Expected(0, self.n, self.total)
 
     def modelled(self, algorithm: str) -> int:
         return least_bytes(self.nbytes(), self.comm.size) if algorithm == "native" and self._direct else 0
@@ -135,33 +141,25 @@ class AllReduce(Vectors):
 class ReduceScatter(Vectors):
     """MPI_Reduce_scatter_block; in place a rank's result replaces the beginning of its input."""
 
+    scatters = True
+
     def __init__(self, comm: Comm, plan: Plan, n: int) -> None:
+        self.gathers = "in" in plan.places
         super().__init__(comm, plan, n)
-        self._op, self._total = MPI_OPS[mpi_op(plan.op)], self.periods.reduced()
-
-    def input(self) -> np.ndarray:
-        return np.resize(self.periods.of(self.comm.rank), self.n * self.comm.size)
-
-    def output(self) -> np.ndarray:
-        return np.zeros(self.n * (self.comm.size if "in" in self.plan.places else 1), self.periods.dtype)
 
     def call(self, algorithm: str, place: str) -> Call:
         call = partial(mpis_own(self.comm, "Reduce_scatter_block"), self.sender(place, self.n),
-                       specification(self.receive, self.n), self._op)  # fmt: skip
+                       specification(self.receive, self.n), self.op)  # fmt: skip
         return self.averaged(call, self.receive[: self.n])
 
     def expected(self, place: str) -> Iterator[Expected]:
-        yield Expected(0, self.n, shifted(self._total, self.comm.rank * self.n))
-
-    def modelled(self, algorithm: str) -> int:
-        return (self.comm.size - 1) * self.n * self.plan.itemsize
+        yield Expected(0, self.n, shifted(self.total, self.comm.rank * self.n))
 
 
 class AllGather(Vectors):
     """All-gather of one block per rank; in place the block is at its position in the output."""
 
-    def output(self) -> np.ndarray:
-        return np.zeros(self.n * self.comm.size, self.periods.dtype)
+    gathers = True
 
     def begin(self, place: str) -> None:
         if place == "in":
@@ -180,18 +178,11 @@ class AllGather(Vectors):
         for rank in range(self.comm.size):
             yield Expected(rank * self.n, (rank + 1) * self.n, self.periods.of(rank))
 
-    def modelled(self, algorithm: str) -> int:
-        return (self.comm.size - 1) * self.n * self.plan.itemsize if algorithm == "native" else 0
-
 
 class AllToAll(Vectors):
     """MPI_Alltoall: block r of a rank's input goes to rank r."""
 
-    def input(self) -> np.ndarray:
-        return np.resize(self.periods.of(self.comm.rank), self.n * self.comm.size)
-
-    def output(self) -> np.ndarray:
-        return np.zeros(self.n * self.comm.size, self.periods.dtype)
+    scatters = gathers = True
 
     def call(self, algorithm: str, place: str) -> Call:
         return partial(mpis_own(self.comm, "Alltoall"), self.sender(place, self.n), specification(self.receive, self.n))
@@ -200,9 +191,6 @@ class AllToAll(Vectors):
         for rank in range(self.comm.size):
             period = shifted(self.periods.of(rank), self.comm.rank * self.n)
             yield Expected(rank * self.n, (rank + 1) * self.n, period)
-
-    def modelled(self, algorithm: str) -> int:
-        return (self.comm.size - 1) * self.n * self.plan.itemsize
 
 
 class Broadcast(Vectors):
@@ -259,9 +247,6 @@ class PingPong(Vectors):
     def expected(self, place: str) -> Iterator[Expected]:
         if self._other is not None:
             yield Expected(0, self.n, self.periods.of(self._other))
-
-    def modelled(self, algorithm: str) -> int:
-        return self.n * self.plan.itemsize if algorithm == "native" else 0
 
 
 VECTORS: dict[str, type[Vectors]] = {
