@@ -54,6 +54,14 @@ class Call(Protocol):
         """Put this rank's messages onto the tape of ``link``."""
 
 
+class Single(Call, Protocol):
+    """A call that is no collective."""
+
+    @property
+    def among(self) -> None:
+        return None
+
+
 @dataclass(frozen=True)
 class Agreement(Call):
     """Agreement by dissemination, see ``mpicomp.comm.transport.MpiLink.extremes``."""
@@ -168,16 +176,12 @@ class AllToAll(Call):
 
 
 @dataclass(frozen=True)
-class Messages(Call):
+class Messages(Single):
     """Start of messages to and from some ranks: how far each rank is ahead of this one, and its bytes."""
 
     outgoing: tuple[tuple[int, int], ...]
     incoming: tuple[tuple[int, int], ...]
     most: int | None  # bytes per message
-
-    @property
-    def among(self) -> None:
-        return None
 
     def play(self, link: RecordingLink) -> None:
         requests = [link.irecv(bytes_on(link, nbytes), (link.rank + ahead) % link.size)
@@ -192,12 +196,8 @@ class Messages(Call):
 
 
 @dataclass(frozen=True)
-class Landing(Call):
+class Landing(Single):
     """End of the oldest messages in flight."""
-
-    @property
-    def among(self) -> None:
-        return None
 
     def play(self, link: RecordingLink) -> None:
         for request in link.in_flight.popleft():

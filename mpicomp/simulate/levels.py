@@ -9,7 +9,7 @@ import numpy as np
 from .._util.partition import partition
 from ..errors import InvalidArgument
 from ..types import Array
-from .comm import Call, RecordingComm, Script
+from .comm import Call, RecordingComm, Script, Single
 from .ghost import Ghost, Tiled, as_array, as_ghost
 from .link import RecordingLink
 from .tape import ACROSS
@@ -19,16 +19,12 @@ HEAD = 8  # bytes of a length
 
 
 @dataclass(frozen=True)
-class OnNode(Call):
+class OnNode(Single):
     """A verb in the memory of the node, on ``n`` elements."""
 
     verb: str
     n: int
     dtype: np.dtype
-
-    @property
-    def among(self) -> None:
-        return None
 
     def play(self, link: RecordingLink) -> None:
         vector = as_array(Ghost(link.ops, self.n, self.dtype))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
@@ -91,15 +92,14 @@ def load(document: object, source: str) -> Machine:
     if document.get("format", FORMAT) != FORMAT or document.get("version", VERSION) != VERSION:
         raise InvalidArgument(f"{source}: expected format {FORMAT!r} version {VERSION}, got {document.get('format')!r} "
                               f"version {document.get('version')!r}: write the file anew with mpicomp tune --machine")
-    known = {"format", "version", "ranks_per_node", "between", "within", "kernels", "jitter", "measured"}
-    _refuse_unknown(set(document) - known, known, source)
+    _refuse_unknown(document, {"format", "version", *_names(Machine)}, source)
     between = _wire(document.get("between"), "between", source)
     within = _wire(document["within"], "within", source) if "within" in document else between
     per_node = document.get("ranks_per_node", 1)
     if not isinstance(per_node, int) or per_node < 1:
         raise InvalidArgument(f"{source}: ranks_per_node must be a whole number from 1, got {per_node!r}")
     kernels, jitter, measured = (_table(document, name, source) for name in ("kernels", "jitter", "measured"))
-    _refuse_unknown(set(kernels) - set(KERNELS), set(KERNELS), f"{source}, kernels")
+    _refuse_unknown(kernels, KERNELS, f"{source}, kernels")
     rates = {name: _number(value, f"kernels.{name}", source) for name, value in kernels.items()}
     return Machine(between, within, per_node, rates, _jitter(jitter, source), measured)
 
@@ -113,11 +113,10 @@ def _table(document: dict[str, object], name: str, source: str) -> dict[str, obj
 
 
 def _wire(table: object, name: str, source: str) -> Wire:
-    known = {"latency", "bandwidth", "overhead", "handshake", "processor", "burst"}
     if not isinstance(table, dict) or not {"latency", "bandwidth"} <= set(table):
         raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes per second), "
                               f"got {table!r}")
-    _refuse_unknown(set(table) - known, known, f"{source}, {name}")
+    _refuse_unknown(table, _names(Wire), f"{source}, {name}")
     values = {key: _number(value, f"{name}.{key}", source, key == "bandwidth") for key, value in table.items()}
     if values["bandwidth"] == 0:
         raise InvalidArgument(f"{source}: {name}.bandwidth must be above 0")
@@ -125,8 +124,7 @@ def _wire(table: object, name: str, source: str) -> Wire:
 
 
 def _jitter(table: dict[str, object], source: str) -> Jitter:
-    known = {"distribution", "scale", "seed"}
-    _refuse_unknown(set(table) - known, known, f"{source}, jitter")
+    _refuse_unknown(table, _names(Jitter), f"{source}, jitter")
     distribution = table.get("distribution", "none")
     if distribution not in DISTRIBUTIONS:
         raise InvalidArgument(f"{source}: jitter.distribution must be one of {', '.join(DISTRIBUTIONS)}, "
@@ -145,6 +143,11 @@ def _number(value: object, name: str, source: str, unlimited: bool = False) -> f
     raise InvalidArgument(f"{source}: {name} must be a {'' if unlimited else 'finite '}number from 0, got {value!r}")
 
 
-def _refuse_unknown(unknown: set[str], known: set[str], where: str) -> None:
+def _names(kind: type[Machine | Wire | Jitter]) -> list[str]:
+    return [one.name for one in fields(kind)]
+
+
+def _refuse_unknown(table: Iterable[str], known: Collection[str], where: str) -> None:
+    unknown = set(table) - set(known)
     if unknown:
         raise InvalidArgument(f"{where}: unknown {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")

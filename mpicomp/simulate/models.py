@@ -66,8 +66,7 @@ def conv(name: str, inputs: int, outputs: int, kernel: int, pixels: int, groups:
     """A convolution without bias and its batch normalisation; ``pixels`` of the output image's side."""
     shape = (outputs, inputs // groups, kernel, kernel)
     yield f"{name}.weight", shape, 2.0 * math.prod(shape) * pixels * pixels
-    yield f"{name}.norm.weight", (outputs,), 0.0
-    yield f"{name}.norm.bias", (outputs,), 0.0
+    yield from norm(f"{name}.norm", outputs)
 
 
 def dense(name: str, inputs: int, outputs: int, times: int = 1, bias: bool = True) -> Iterator[Layer]:

@@ -47,7 +47,8 @@ class Rehearsal:
     """Steps of a scheme on a model's gradients, one worker a rank, as many ranks as asked for."""
 
     def __init__(self, scheme: Scheme, model: Model, place: Place, algorithm: str, few: int) -> None:
-        self.scheme, self.size, self._per_node = _warmed_up(scheme), place.size, place.ranks_per_node
+        self.scheme = scheme.replace(warmup=0) if scheme.options.get("warmup") else scheme  # as after its warm-up
+        self.size, self._per_node = place.size, place.ranks_per_node
         self._algorithm = algorithm
         self._of_layout: dict[int, Once] = {}  # results of the first rank that ran, by slice
         self.sliced = slices(scheme, place)
@@ -137,11 +138,6 @@ def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[st
     longer = f"{n} elements instead of {model.n}, " if n != model.n else ""
     note = f"{longer}{each} column{'s' * (each > 1)} in each rank's piece: so all are alike"
     return Model(model.name, (("columns", (each * size, rows), model.flops),)), [note]
-
-
-def _warmed_up(scheme: Scheme) -> Scheme:
-    """The scheme as it is after its warm-up."""
-    return scheme.replace(warmup=0) if scheme.options.get("warmup") else scheme
 
 
 def _settle(parts: Parts, ctx: StepContext, ops: GhostOps) -> None:
