@@ -6,9 +6,10 @@ in ``collectives.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .._util.progress import Progress, silent
 from .collectives import COLLECTIVES
 from .plan import Plan
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["COLLECTIVES", "Plan", "run"]
 
 
-def run(comm: Comm, plan: Plan, progress: Callable[[str, float], None] = lambda text, done: None
-        ) -> Iterator[list[Row]]:  # fmt: skip
+def run(comm: Comm, plan: Plan, progress: Progress = silent) -> Iterator[list[Row]]:
     """Measure ``plan`` size by size (collective); yields the rows of each size, the same on every rank.
 
     Parameters

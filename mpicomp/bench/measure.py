@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from .._util.progress import Progress
 from ..comm.comm import Comm
 from .bounded import bounded
 from .compressed import compressed
@@ -16,8 +17,6 @@ from .rows import compare_with_first, make_row, share_local
 from .schema import Row
 from .timing import Implementation, Timer
 from .watchdog import Watchdog
-
-Progress = Callable[[str, float], None]
 
 
 def measure(comm: Comm, plan: Plan, progress: Progress) -> Iterator[list[Row]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._util.partition import pieces
+from .._util.progress import Progress, part_of, silent
 from ..allreduce import ring
 from ..allreduce.segments import SLOW, on_network
 from .kernels import Case, themes
@@ -37,7 +38,7 @@ PIECE = 1 << 14  # elements
 PAIRS = 9  # of that work alone and beside messages, in turn
 
 
-def machine(comm: Comm, say: Callable[[str, float], None] = lambda text, done: None) -> dict[str, Any]:
+def machine(comm: Comm, say: Progress = silent) -> dict[str, Any]:
     """The machine as the document that ``mpicomp.simulate.machine.load`` reads (collective)."""
     from ..comm.comm import Comm
 
@@ -57,8 +58,7 @@ def machine(comm: Comm, say: Callable[[str, float], None] = lambda text, done: N
     document.setdefault("within", document["between"])
     if nodes > 1:  # all ranks of a node sent at once: the link carried that much together
         document["between"]["bandwidth"] *= per_node
-    say("operations", 0.3)
-    document["kernels"] = kernels(comm, lambda share: say("operations", 0.3 + 0.7 * share))
+    document["kernels"] = kernels(comm, part_of(say, 0.3, 1.0))
     return document
 
 
@@ -191,12 +191,12 @@ def max_of(a: float, b: float, _datatype: object = None) -> float:
     return max(a, b)
 
 
-def kernels(comm: Comm, say: Callable[[float], None], n: int = KERNEL_ELEMENTS) -> dict[str, float]:
+def kernels(comm: Comm, say: Progress, n: int = KERNEL_ELEMENTS) -> dict[str, float]:
     """Seconds per element of every operation, all ranks at once; the mean over ranks."""
     measured: dict[str, float] = {}
     every = themes(n)
     for number, theme in enumerate(every):
-        say(number / len(every))
+        say("operations", number / len(every))
         measured |= rates(theme(), comm)
     return measured
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._util.progress import Progress
 from ..bench import check, probe
 from ..simulate import machine, program_of, replay
 from ..simulate.ghost_ops import CALL, STEP
@@ -23,7 +23,7 @@ SCHEMES = ("scalecom:chunk=112", "topk-global", "dgc", "onebit")  # whose steps 
 SHORT, ROUNDS = 1000, 3  # elements of a short step; measurements of every scheme, in turn
 
 
-def this_machine(comm: Comm, say: Callable[[str, float], None], source: str) -> machine.Machine:
+def this_machine(comm: Comm, say: Progress, source: str) -> machine.Machine:
     """Measure messages and operations, and what these do not explain of short steps (collective).
 
     The unexplained time of several schemes is split along a line: ``call`` counts for each operation that a step

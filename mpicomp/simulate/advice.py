@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TypedDict
 
+from .._util.progress import Progress, silent
 from ..allreduce.segments import SLOW
 from ..errors import InvalidArgument
 from .machine import Machine
@@ -61,7 +62,7 @@ class Advice:
 
 
 def advise(model: Model, machine: Machine, ranks: int, compute: float, schemes: Sequence[str] = SCHEMES,
-           native: float | None = None, progress: Callable[[str, float], None] = lambda text, done: None) -> Advice:
+           native: float | None = None, progress: Progress = silent) -> Advice:
     """Compare steps of ``compute`` seconds on ``ranks`` ranks.
 
     Parameters

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from .._util.progress import Progress, silent
 from .machine import Machine
 from .models import Model
 from .program import Program, program_of
@@ -92,8 +93,7 @@ def overlap(compute: float, exchange: float, local: float) -> float:
 
 def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequence[str], compute: float,
             algorithm: str = "auto", steps: int = JITTERED_STEPS,
-            progress: Callable[[str, float], None] = lambda text, done: None, play: Player = replay
-            ) -> list[Prediction]:
+            progress: Progress = silent, play: Player = replay) -> list[Prediction]:
     """A prediction of everything in ``whats`` on every number of ranks; ``play`` may be an ``on_simgrid.Platform``."""
     found: list[Prediction] = []
     for size in ranks:

@@ -14,10 +14,10 @@ from typing import TextIO
 import numpy as np
 
 from .._util.atomic_files import check_output, write_output
+from .._util.progress import Progress, silent
 from ..errors import InvalidArgument, MissingExtra
 from . import schema, tables
 from .files import Source, files_of
-from .progress import Progress, silent
 from .read import Trace, open_trace
 from .tables import Result, Table
 

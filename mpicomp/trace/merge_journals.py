@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from .._util.progress import Progress, part_of, silent
 from ..errors import CorruptFile, InvalidArgument
 from . import journal, write
 from .files import Source, check_trace, write_trace
 from .journal import Journal
-from .progress import Progress, part_of, silent
 from .tables import Result
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._util.atomic_files import check_output, write_bytes
+from .._util.progress import Progress, part_of, silent
 from . import analysis, pictures, views
 from .analyses import arrivals, compression, over_steps, shares, traffic
 from .analyses.frame import Frame, opened
@@ -15,7 +16,6 @@ from .analyses.hang import hang
 from .analyses.timeline import timeline
 from .files import Source, files_of
 from .pictures import Picture
-from .progress import Progress, part_of, silent
 from .tables import Result
 from .units import count, duration
 from .views import Fact, Grid, View

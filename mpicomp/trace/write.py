@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._util.hdf5 import describe
+from .._util.progress import Progress, silent
 from ..errors import CorruptFile
 from . import schema, tables
 from .columns import attach_scale, create_column, describe_codes, write_scale, write_table
 from .journal import Journal
-from .progress import Progress, silent
 from .schema import Column
 from .tables import Result, Table
 from .totals import Totals
