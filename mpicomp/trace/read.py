@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -156,13 +156,16 @@ class Trace:
 
     def events(self, *columns: str) -> Table:
         """Columns of /events, with codes and ranks in their valid ranges."""
-        events = self.table("events", columns)
-        limits = {field: len(self.vocabulary(field)) for field in schema.LABEL_FIELDS} | {"rank": self.n_ranks}
-        for name in limits.keys() & events.keys():
-            values = events[name]
-            if len(values) and not 0 <= values.min() <= values.max() < limits[name]:
-                raise CorruptFile(f"{self.path}: /events/{name} has values outside 0..{limits[name] - 1}")
-        return events
+        return self.bounded("events", columns, {field: len(self.vocabulary(field)) for field in schema.LABEL_FIELDS})
+
+    def bounded(self, name: str, columns: Sequence[str] | None = None, limits: Mapping[str, int] = {}) -> Table:
+        """Columns of a group; raise ``CorruptFile`` unless ranks, and the columns in ``limits``, are below theirs."""
+        table = self.table(name, columns)
+        for column, limit in {"rank": self.n_ranks, **limits}.items():
+            values = table.get(column)
+            if values is not None and len(values) and not 0 <= values.min() <= values.max() < limit:
+                raise CorruptFile(f"{self.path}: /{name}/{column} has values outside 0..{limit - 1}")
+        return table
 
     def vocabulary(self, field: str) -> list[str]:
         with reading(self.path):

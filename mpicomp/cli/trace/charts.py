@@ -29,10 +29,7 @@ def heatmap(console: Console, result: Result) -> None:
     low, high = float(np.nanmin(small)), float(np.nanmax(small))
     show_facts(console, [Fact("value", f"{result['value']} by rank (down) and step (across)"),
                          Fact("shades", f"from {show(low)} to {show(high)}; ? nothing recorded")])
-    console.print()
-    first = result["rank"][-(-np.arange(len(small)) * len(values) // len(small))]
-    for rank, row in zip(first, _shaded(console, small, low, high), strict=True):
-        console.print(Text(f"{rank:>{_LABEL}}  {row}"), soft_wrap=True)
+    _show_shades(console, small, low, high, result["rank"])
     ends = f"{result['step'][0]}", f"{result['step'][-1]}"
     console.print(Text(" " * (_LABEL + 2) + ends[0] + ends[1].rjust(max(1, small.shape[1] - len(ends[0])))))
     show_clocks(console, result["clock_uncertainty"])
@@ -50,12 +47,9 @@ def matrix(console: Console, result: Result) -> None:
     show_facts(console, facts)
     if not values.any():
         return
-    console.print()
     edge = min(len(values), _MOST_ROWS, max(8, console.width - _LABEL - 2))
     small = _binned(values, edge, edge)
-    first = -(-np.arange(edge) * len(values) // edge)
-    for place, row in zip(first, _shaded(console, small, 0.0, float(small.max())), strict=True):
-        console.print(Text(f"{place:>{_LABEL}}  {row}"), soft_wrap=True)
+    _show_shades(console, small, 0.0, float(small.max()), np.arange(len(values)))
     show_clocks(console, result["clock_uncertainty"])
 
 
@@ -70,11 +64,15 @@ def _binned(values: np.ndarray, height: int, width: int) -> np.ndarray:
         return (sums / np.bincount(cell[known], minlength=height * width)).reshape(height, width)
 
 
-def _shaded(console: Console, values: np.ndarray, low: float, high: float) -> list[str]:
+def _show_shades(console: Console, values: np.ndarray, low: float, high: float, names: np.ndarray) -> None:
+    """Print an array in shades; the label of a row is the first of the ``names`` averaged in it."""
     shades = _SHADES[console.encoding.startswith("utf")]
     level = np.nan_to_num((values - low) / (high - low or 1.0)) * (len(shades) - 1)
     letters = np.array(list(shades))[np.rint(level).astype(int).clip(0, len(shades) - 1)]
-    return ["".join(row) for row in np.where(np.isnan(values), "?", letters)]
+    first = names[-(-np.arange(len(values)) * len(names) // len(values))]
+    console.print()
+    for name, row in zip(first, np.where(np.isnan(values), "?", letters), strict=True):
+        console.print(Text(f"{name:>{_LABEL}}  {''.join(row)}"), soft_wrap=True)
 
 
 def timeline(console: Console, result: Result) -> None:

@@ -6,11 +6,8 @@ import numpy as np
 
 from .. import tables
 from ..tables import Result, Table
-from .frame import CLASS_NAMES, Frame, Given, compact, opened, spread_of
+from .frame import BLOCKS, CLASS_NAMES, SURE, Frame, Given, block_medians, compact, opened, spread_of
 from .over_steps import step_table
-
-_BLOCKS = 10
-_SURE = 3.0  # standard errors
 
 
 def diff(a: Given, b: Given, skip: int = 1) -> Result:
@@ -86,10 +83,10 @@ def _compared(a: np.ndarray | None, b: np.ndarray | None) -> Result:
     noise = np.nan
     if a is None or b is None:
         verdict = "new" if a is None else "gone"
-    elif min(len(a), len(b)) < 2 * _BLOCKS:
+    elif min(len(a), len(b)) < 2 * BLOCKS:
         verdict = "unknown"
     else:
-        noise = _SURE * float(np.hypot(_error(a), _error(b)))
+        noise = SURE * float(np.hypot(_error(a), _error(b)))
         verdict = "same" if abs(after - before) <= noise else "slower" if after > before else "faster"
     return {"a": before, "b": after, "change": after - before, "ratio": after / before if before else np.nan,
             "noise": noise, "verdict": verdict}  # fmt: skip
@@ -97,8 +94,8 @@ def _compared(a: np.ndarray | None, b: np.ndarray | None) -> Result:
 
 def _error(values: np.ndarray) -> float:
     """Standard error of the median, from the medians of blocks of consecutive steps."""
-    medians = np.array([np.median(block) for block in np.array_split(values, _BLOCKS)])
-    return max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(_BLOCKS)
+    medians = block_medians(values)
+    return max(spread_of(medians), float(medians.std(ddof=1))) / np.sqrt(BLOCKS)
 
 
 def _different(a: Result, b: Result) -> Result:

@@ -30,6 +30,7 @@ OTHER, COMPUTE, COMPRESSION, COMMUNICATION = range(4)
 #: Code of a kind's class; other kinds are OTHER.
 CLASS_OF = {kind: code for code, name in enumerate(CLASSES, 1) for kind in CLASSES[name].split()}
 ALLREDUCE_KINDS = ("collective", "allreduce")  # kinds whose sizes are those of an all-reduce
+BLOCKS, SURE = 10, 3.0  # blocks of steps whose medians distinguish a change from noise; standard errors of one
 _BLOCK = 1 << 20  # events whose nesting is computed at a time: bounds the memory
 
 
@@ -66,11 +67,7 @@ class Frame:
     @cached_property
     def steps(self) -> Table:
         """The columns of /steps, with ranks in their valid range."""
-        table = self.trace.table("steps")
-        rank = table["rank"]
-        if len(rank) and not 0 <= rank.min() <= rank.max() < self.n_ranks:
-            raise CorruptFile(f"{self.trace.path}: /steps/rank has values outside 0..{self.n_ranks - 1}")
-        return table
+        return self.trace.bounded("steps")
 
     def code(self, kind: str) -> int:
         return self.kinds.index(kind) if kind in self.kinds else -1
@@ -256,6 +253,11 @@ def compact(*keys: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     block[starts[1:]] = 1
     number[order] = np.cumsum(block)
     return number, [np.asarray(key)[order][starts] for key in keys]
+
+
+def block_medians(values: np.ndarray) -> np.ndarray:
+    """Medians of `BLOCKS` blocks of consecutive steps, which are less correlated than neighbouring steps."""
+    return np.array([np.median(block) for block in np.array_split(values, BLOCKS)])
 
 
 def spread_of(values: np.ndarray) -> float:

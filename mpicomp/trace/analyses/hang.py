@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import CorruptFile
 from ..files import PART_FILES
 from ..journal import SUFFIX
 from ..merge_journals import recover
@@ -97,9 +96,7 @@ def _doing(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
     """Kind and step of the event that each rank's recorder noted last."""
     kind, step = np.full(frame.n_ranks, "", dtype=object), np.full(frame.n_ranks, -1, np.int64)
     if any("open" in file for file in frame.trace.files):
-        table = frame.trace.table("open")
-        if len(table["rank"]) and not 0 <= table["rank"].min() <= table["rank"].max() < frame.n_ranks:
-            raise CorruptFile(f"{frame.trace.path}: /open/rank has values outside 0..{frame.n_ranks - 1}")
+        table = frame.trace.bounded("open")
         kind[table["rank"]] = [name.decode("ascii", "replace") for name in table["kind"]]
         step[table["rank"]] = table["step"]
     return kind.astype(str), step

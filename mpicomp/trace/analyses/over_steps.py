@@ -11,10 +11,13 @@ from .. import tables
 from ..tables import Result, Table
 from .arrivals import lateness_of_all, worst_pair
 from .frame import (
+    BLOCKS,
     CLASS_NAMES,
     COMMUNICATION,
+    SURE,
     Frame,
     Given,
+    block_medians,
     choose,
     compact,
     grouped,
@@ -23,9 +26,6 @@ from .frame import (
     quantities,
     spread_of,
 )
-
-_BLOCKS = 10  # of consecutive steps, whose medians distinguish a drift from noise
-_SURE = 3.0  # standard errors
 
 
 def steps(path: Given) -> Result:
@@ -85,14 +85,14 @@ def _classes(frame: Frame, numbers: np.ndarray) -> Table:
 
 
 def _drift(duration: np.ndarray) -> Result:
-    if len(duration) < 3 * _BLOCKS:
+    if len(duration) < 3 * BLOCKS:
         return {"drift": None, "drift_noise": None, "drifts": False}
-    medians = np.array([np.median(block) for block in np.array_split(duration, _BLOCKS)])
-    third, middle = _BLOCKS // 3, float(np.median(duration))
+    medians = block_medians(duration)
+    third, middle = BLOCKS // 3, float(np.median(duration))
     drift = (np.median(medians[-third:]) - np.median(medians[:third])) / middle
     # The scatter of blocks around a line is the noise; sqrt(2/third): two medians of that many blocks.
-    course = np.polynomial.Polynomial.fit(np.arange(_BLOCKS), medians, 1)
-    noise = _SURE * spread_of(medians - course(np.arange(_BLOCKS))) * np.sqrt(2 / third) / middle
+    course = np.polynomial.Polynomial.fit(np.arange(BLOCKS), medians, 1)
+    noise = SURE * spread_of(medians - course(np.arange(BLOCKS))) * np.sqrt(2 / third) / middle
     return {"drift": float(drift), "drift_noise": float(noise), "drifts": bool(abs(drift) > noise)}
 
 
