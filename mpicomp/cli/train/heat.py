@@ -9,7 +9,7 @@ import click
 from ..console import Column, SteadyProgress, print_json, print_table
 from ..mpi import all_ranks
 from ..options import Choice, Command, as_json, option, section
-from .options import Files, recorder
+from .options import Files, name_trace, recorder, thinned
 
 if TYPE_CHECKING:
     from ...apps.heat import Point, Result
@@ -77,8 +77,7 @@ def _print(result: Result, trace: str | None) -> None:
         f"{settings.grid}^3 float32, a mean every {settings.every} steps, bound {settings.bound:g}"
         f"{' relative' * settings.relative}\n"
     )
-    stride = -(-means // TABLE_ROWS)
-    print_table(COLUMNS, [_row(point) for point in series[::-1][::stride][::-1]],
+    print_table(COLUMNS, [_row(point) for point in thinned(series, TABLE_ROWS)],
                 "root mean squares of the mean field; energy change and difference: against exact means")  # fmt: skip
     scales = {"the discretisation error": last.discretisation, "the spread of the members": last.spread}
     compared = ", ".join(f"{last.difference / scale:.2g} times {name}" for name, scale in scales.items() if scale)
@@ -87,8 +86,7 @@ def _print(result: Result, trace: str | None) -> None:
         f"{last.ran}; ratio {last.ratio:.1f}; a mean took {1e3 * seconds['bounded'] / means:.2f} ms, exact "
         f"{1e3 * seconds['exact'] / means:.2f} ms; steps of both copies {seconds['steps']:.2f} s"
     )
-    if trace is not None:
-        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
+    name_trace(trace)
 
 
 def _row(point: Point) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from ..console import Column, print_json, print_table
+from .options import name_trace, thinned
 
 if TYPE_CHECKING:
     from ...apps.logreg_result import Evaluation, Result
@@ -37,7 +39,7 @@ def _print(result: Result, trace: str | None) -> None:
         f"L {problem.smoothness:.6f}  l2 {problem.l2:.6g}  gamma {problem.step_size:.7e}\n"
         f"f* {problem.f_star:.9f}  f(x0) {result.f_start:.9f}\n"
     )
-    print_table(COLUMNS, _rows(_thinned(result.series)), "bits: sent by a worker so far; gap: f(x) - f*")
+    print_table(COLUMNS, _rows(thinned(result.series, TABLE_ROWS)), "bits: sent by a worker so far; gap: f(x) - f*")
     if result.targets:
         click.echo()
         print_table(COLUMNS, _rows(result.targets), "the first step that reached each --target-bits")
@@ -46,17 +48,10 @@ def _print(result: Result, trace: str | None) -> None:
         f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
         f"a rank sent {result.bytes_sent:,.0f} bytes through MPI on average"
     )
-    if trace is not None:
-        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
+    name_trace(trace)
 
 
-def _thinned(series: list[Evaluation]) -> list[Evaluation]:
-    """Evenly spread points of the curve, the last among them."""
-    stride = max(1, -(-len(series) // TABLE_ROWS))
-    return series[::-1][::stride][::-1]
-
-
-def _rows(evaluations: list[Evaluation]) -> list[list[str]]:
+def _rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
     return [
         [str(e.step), f"{e.epoch:.2f}", f"{e.bits:.4g}", f"{e.gap:.4g}", f"{e.density:.3e}",
          f"{e.total_error:.4g}", f"{e.memory_norm:.4g}"]

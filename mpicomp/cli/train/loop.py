@@ -12,7 +12,7 @@ from ...comm.safety.collective_errors import run_collectively
 from ..console import Column, print_json, print_table
 from ..mpi import all_ranks
 from ..output import OutputFile
-from .options import Files, Session, exit_code, inputs, recorder, session, split
+from .options import Files, Session, exit_code, inputs, name_trace, recorder, session, split, thinned
 
 if TYPE_CHECKING:
     from ...apps.loop import Task
@@ -96,16 +96,14 @@ def _print(report: Report, trace: str | None, plot: str | None) -> None:
         f"lr {settings.rate:g}, seed {settings.seed}\n"
     )
     titles = ("step", "epoch", "train loss", "test loss", report.metric, "density", "bits", "memory norm")
-    stride = -(-len(report.series) // TABLE_ROWS) or 1
     rows = [[*_row(point), *(f"{values[place]:.4f}" for values in report.further.values())]
             for place, point in enumerate(report.series)]  # fmt: skip
-    print_table([Column(title) for title in (*titles, *report.further)], rows[::-1][::stride][::-1],
+    print_table([Column(title) for title in (*titles, *report.further)], thinned(rows, TABLE_ROWS),
                 "bits: sent by a worker so far")
     best = "" if report.best is None else f"best {report.metric} {report.best:.4f} at step {report.best_step}; "
     click.echo(f"\n{best}{report.steps} steps{', stopped early' * report.early}; steps {seconds['steps']:.2f} s, "
                f"evaluations {seconds['evaluations']:.2f} s")
-    if trace is not None:
-        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
+    name_trace(trace)
     if plot is not None:
         click.echo(f"picture in {plot}")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...comm.comm import Comm
     from ...trace import NullRecorder, Recorder
 
+T = TypeVar("T")
 IMAGES = ("Folder with the four IDX files of MNIST or Fashion-MNIST (.gz or not), or with CIFAR-10's binary version, "
           "or with one folder of JPEG files per class; a .npz archive of JPEG images; or "
           "synthetic:train=2000,test=500,channels=3.")
@@ -208,6 +209,18 @@ def exit_code(comm: Comm, keeper: Keeper, signals: StopSignals) -> int:
         click.echo(f"stopped{' by ' * bool(signals.name)}{signals.name} and saved in {keeper.path}; "
                    "not complete: go on with --resume", err=True)
     return ExitCode.STOPPED
+
+
+def thinned(rows: Sequence[T], most: int) -> Sequence[T]:
+    """At most ``most`` evenly spread rows of a table, the last among them."""
+    stride = max(1, -(-len(rows) // most))
+    return rows[::-1][::stride][::-1]
+
+
+def name_trace(trace: str | None) -> None:
+    """Print where the trace is, if there is one, and the command that explains it."""
+    if trace is not None:
+        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
 
 
 def _say(comm: Comm, progress: SteadyProgress, text: str) -> None:
