@@ -34,7 +34,7 @@ def fill(name: str, directives: Mapping[str, object], command: list[str] | None,
     text = read(f"{name}.sbatch")
     for option, value in directives.items():
         if value is not None:
-            text = _with_directive(text, f"--{option}", str(value))
+            text = _with_directive(text, f"--{option.replace('_', '-')}", str(value))
     if command is not None:
         text = DEFAULT_COMMAND.sub(lambda match: match[1] + shlex.join(command), text)
     return text if mpi is None else re.sub(r"(?<=srun --mpi=)(?!list)\w+", mpi, text)
@@ -108,11 +108,11 @@ def bench(mpi: str | None, arguments: tuple[str, ...], gpus: int | None, contain
         raise InvalidArgument(f"{' and '.join(chosen)} have scripts of their own: choose one")
     name = next(iter(chosen.values()), PLAIN[mpi])
     if gpus:
-        directives["gpus-per-node"] = gpus
+        directives["gpus_per_node"] = gpus
         directives["ntasks_per_node"] = directives["ntasks_per_node"] or gpus
         if arguments and not any(word.startswith("--device") for word in arguments):
             arguments = (*arguments, "--device", "gpu")
-    text = fill(name, dashed(directives), ["bench", *arguments] if arguments else None, mpi)
+    text = fill(name, directives, ["bench", *arguments] if arguments else None, mpi)
     if container:
         text = text.replace("MPICOMP_IMAGE:-mpicomp.sif}", f"MPICOMP_IMAGE:-{shlex.quote(container)}}}")
     click.echo(text, nl=False)
@@ -128,9 +128,9 @@ def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directiv
     if requeue and arguments and (arguments[0] == "heat" or "--ft" in arguments):
         raise InvalidArgument(f"{' '.join(arguments)} keeps no checkpoints to resume from: give --no-requeue")
     if requeue:
-        text = fill("train-requeue", dashed(directives), command, mpi)
+        text = fill("train-requeue", directives, command, mpi)
     else:
-        text = fill(PLAIN[mpi], dashed(directives), command or default_command("train-requeue"))
+        text = fill(PLAIN[mpi], directives, command or default_command("train-requeue"))
     click.echo(text, nl=False)
 
 
@@ -138,8 +138,3 @@ def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directiv
 def env() -> None:
     """Print env.sh, which all scripts read: modules, Python, threads, MPI."""
     click.echo(read("env.sh"), nl=False)
-
-
-def dashed(directives: Mapping[str, int | str | None]) -> dict[str, object]:
-    """The options in Slurm's spelling."""
-    return {name.replace("_", "-"): value for name, value in directives.items()}
