@@ -98,9 +98,6 @@ def needs_arrays(reducer: Reducer) -> bool:
 
 def by_array(flat: np.ndarray, layers: Layers) -> dict[str, np.ndarray]:
     """The flat gradient as arrays by name."""
-    found, at = {}, 0
-    for name, shape, _ in layers:
-        length = math.prod(shape)
-        found[name] = flat[at : at + length].reshape(shape)
-        at += length
-    return found
+    ends = np.cumsum([math.prod(shape) for _, shape, _ in layers])
+    parts = zip(layers, np.split(flat, ends[:-1]), strict=True)
+    return {name: part.reshape(shape) for (name, shape, _), part in parts}
