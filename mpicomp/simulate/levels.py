@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._util.partition import partition
+from .._util.partition import offset
 from ..errors import InvalidArgument
 from ..types import Array
 from .comm import Call, RecordingComm, Script, Single
@@ -55,16 +55,21 @@ class RecordingAcross(RecordingComm):
 
 
 class RecordingLevels:
-    """The `mpicomp.comm.interfaces.Levels` of a simulated rank; all slices are taken to be alike."""
+    """The `mpicomp.comm.interfaces.Levels` of a simulated rank with the slice at this ``place``.
+
+    All slices are taken to be alike.
+    """
 
     def __init__(self, comm: RecordingComm, script: Script, per_node: int, place: int, sums: list[np.ndarray] | None
                  ) -> None:
+        if comm.size % per_node:
+            raise InvalidArgument(f"nodes=yes is simulated on nodes with equally many ranks: expected a multiple of "
+                                  f"{per_node} ranks, got {comm.size}")
         self._comm, self.nodes, self.slices, self.place = comm, comm.size // per_node, per_node, place
         self.across = RecordingAcross(script, comm.rank // per_node, self.nodes, sums, False, comm.slow)
 
     def slice_of(self, vector: Array) -> slice:
-        counts, displs = partition(vector.size, self.slices)
-        return slice(displs[self.place], displs[self.place] + counts[self.place])
+        return slice(*(offset(vector.size, self.slices, part) for part in (self.place, self.place + 1)))
 
     def largest(self, numbers: list[int]) -> list[int]:
         self._comm.call(OnNode("allreduce", len(numbers), NUMBERS))
@@ -80,12 +85,3 @@ class RecordingLevels:
         each = longest + HEAD // x.itemsize
         self._comm.call(OnNode("all_gather", each * self.slices, x.dtype))
         return np.tile(x, self.slices) if isinstance(x, np.ndarray) else as_array(Tiled(as_ghost(x), self.slices))
-
-
-def levels_of(comm: RecordingComm, script: Script, per_node: int, place: int, sums: list[np.ndarray] | None
-              ) -> RecordingLevels:
-    """Return the levels of a simulated rank with the slice at this ``place``, on several nodes of several ranks."""
-    if comm.size % per_node:
-        raise InvalidArgument(f"nodes=yes is simulated on nodes with equally many ranks: expected a multiple of "
-                              f"{per_node} ranks, got {comm.size}")
-    return RecordingLevels(comm, script, per_node, place, sums)

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from .._util.partition import partition
+from .._util.partition import offset
 from ..allreduce import halving_doubling
 from ..allreduce.interfaces import Scratch
 from ..allreduce.segments import SLOW
@@ -175,7 +175,4 @@ class RecordingNode:
 
     def slice(self, array: Array) -> slice:
         owners = self._link.owners
-        counts, displs = partition(array.size, owners)
-        if self.rank >= owners:
-            return slice(array.size, array.size)
-        return slice(displs[self.rank], displs[self.rank] + counts[self.rank])
+        return slice(*(offset(array.size, owners, min(part, owners)) for part in (self.rank, self.rank + 1)))

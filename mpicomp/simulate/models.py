@@ -69,11 +69,10 @@ def conv(name: str, inputs: int, outputs: int, kernel: int, pixels: int, groups:
     yield from norm(f"{name}.norm", outputs)
 
 
-def dense(name: str, inputs: int, outputs: int, times: int = 1, bias: bool = True) -> Iterator[Layer]:
+def dense(name: str, inputs: int, outputs: int, times: int = 1) -> Iterator[Layer]:
     """A matrix applied ``times`` times a sample."""
     yield f"{name}.weight", (outputs, inputs), 2.0 * inputs * outputs * times
-    if bias:
-        yield f"{name}.bias", (outputs,), 0.0
+    yield f"{name}.bias", (outputs,), 0.0
 
 
 def resnet(blocks: tuple[int, ...], bottleneck: bool) -> Iterator[Layer]:

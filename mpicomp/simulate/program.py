@@ -112,11 +112,11 @@ def program_of(what: str, model: Model, place: Place, algorithm: str = "auto", s
     return program
 
 
-def of_algorithm(name: str, n: int, place: Place, dtype: np.dtype = FLOAT, say: Say = silent) -> Program:
+def of_algorithm(name: str, n: int, place: Place, say: Say = silent) -> Program:
     """The all-reduce of ``n`` elements by a schedule of ``mpicomp.allreduce``, or ``auto``."""
     allreduce.check_name(name)
     script = Script()
-    vector = Ghost(GhostOps(lambda kernel, count: None, n), n, dtype)
+    vector = Ghost(GhostOps(lambda kernel, count: None, n), n, FLOAT)
     RecordingComm(script, 0, place.size).allreduce_in_place(as_array(vector), name)
 
     def run(place: Place, tape: Tape) -> None:
@@ -136,13 +136,13 @@ def simulated(text: str | Scheme) -> Scheme:
     return scheme
 
 
-def of_bounded(what: str, n: int, place: Place, dtype: np.dtype = FLOAT, say: Say = silent) -> Program:
+def of_bounded(what: str, n: int, place: Place, say: Say = silent) -> Program:
     """The all-reduce of ``n`` elements with an error bound, at the compression ratio in its name."""
     bounded.parts_of(what)
 
     def run(place: Place, tape: Tape) -> None:
         ops = GhostOps(tape.work, n)
-        bounded.play(RecordingLink(tape, place, ops), ops, n, dtype, what)
+        bounded.play(RecordingLink(tape, place, ops), ops, n, FLOAT, what)
 
     program = record(run, place, say)
     program.name, program.notes = what, [bounded.ASSUMED]

@@ -10,7 +10,7 @@ import numpy as np
 from ..ops import ops_for
 from ..reducer.context import context_of
 from ..reducer.layout import Bucket
-from ..reducer.levels import levels_of as reducer_levels
+from ..reducer.levels import levels_of
 from ..reducer.run_step import Pipeline
 from ..schemes.codecs._groups import column_starts
 from ..schemes.interfaces import StepContext
@@ -21,7 +21,7 @@ from ..schemes.workers import Workers
 from .comm import PAIRWISE, RecordingComm, Script
 from .ghost import Ghost, as_array
 from .ghost_ops import BIN, CALL, STEP, GhostOps, as_ops
-from .levels import levels_of
+from .levels import RecordingLevels
 from .link import Place
 from .models import Model
 
@@ -84,8 +84,8 @@ class Rehearsal:
         comm = RecordingComm(script, rank, self.size, sums, self.one_node, self.slow)
         which = rank % self._per_node if self.sliced else 0
         if self.sliced:
-            comm.levels = levels_of(comm, script, self._per_node, which, sums)
-        levels = reducer_levels(comm, self.sliced)
+            comm.levels = RecordingLevels(comm, script, self._per_node, which, sums)
+        levels = levels_of(comm, self.sliced)
 
         def work(kernel: str, elements: int) -> None:
             script.tape.work(kernel, elements)
