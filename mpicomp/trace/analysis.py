@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from . import schema, tables
-from .analyses.arrivals import lateness_of, waits_of
-from .analyses.frame import Frame, Given, mean_by_step, median_of, opened, quantities
+from .analyses.arrivals import stragglers
+from .analyses.frame import Frame, Given, collective_kinds, mean_by_step, opened, quantities
 from .analyses.over_steps import step_table
 from .tables import Result, Table
 from .totals import BYTES, Totals
@@ -123,24 +123,22 @@ def traffic(path: Given) -> Result:
 def imbalance(path: Given) -> Result:
     """Lateness of each rank at the collectives, against the median arrival of each call."""
     with opened(path) as frame:
-        kind = next((kind for kind in schema.COLLECTIVE_KINDS if kind in frame.kinds), None)
-        if kind is None or frame.n_ranks < 2:
+        present = collective_kinds(frame)
+        kind = next((kind for kind in schema.COLLECTIVE_KINDS if kind in present), None)
+        found: Result = {"kind": None} if kind is None else stragglers(frame, kind)
+        if found["kind"] is None:
             return {"kind": None}
-        rows, call, _, late = lateness_of(frame, kind)
-        if not len(rows):
-            return {"kind": None}
-        ranks, medians = median_of(frame.rank[rows], late)
-        waits, uncertainty, spread = waits_of(call, late), frame.trace.clock_uncertainty(), float(np.ptp(medians))
-        lateness = dict(zip(ranks.tolist(), medians.tolist(), strict=True))
+        ranks, uncertainty = found["ranks"], frame.trace.clock_uncertainty()
+        lateness = dict(zip(ranks["rank"].tolist(), ranks["lateness"].tolist(), strict=True))
         return {
             "kind": kind,
-            "collectives": len(waits),
+            "collectives": found["calls"],
             "lateness": [lateness.get(rank) for rank in range(frame.n_ranks)],
-            "spread": spread,
-            "median_wait": float(np.median(waits)),
-            "slowest_rank": int(ranks[medians.argmax()]),
+            "spread": found["spread"],
+            "median_wait": float(found["kinds"]["wait"][0]),
+            "slowest_rank": max(lateness, key=lateness.__getitem__),
             "clock_uncertainty": uncertainty,
-            "significant": spread > 2 * uncertainty,
+            "significant": found["spread"] > 2 * uncertainty,
         }
 
 
