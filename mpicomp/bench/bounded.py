@@ -22,7 +22,7 @@ from .dense import Call, then
 from .devices import to_device
 from .fields import field
 from .plan import BOUNDED_ALGORITHMS, Plan, bounded_name
-from .timing import Facts
+from .timing import Facts, Implementation
 
 PIECE = 1 << 20  # elements that are compared at a time
 
@@ -80,10 +80,8 @@ class Fields:
         return Errors(wrong + (not same_bits(self.comm, found)), float(largest), psnr)
 
 
-class Bounded:
+class Bounded(Implementation):
     """One algorithm with one bound, in one place."""
-
-    one_way, modelled = 1.0, 0
 
     def __init__(self, algorithm: str, bound: float, plan: Plan, fields: Fields, place: str) -> None:
         self.algorithm, self.bound, self.plan, self.fields, self.place = algorithm, bound, plan, fields, place

@@ -11,7 +11,7 @@ from ..reducer.reducer import Reducer
 from .data import same_bits
 from .devices import to_device
 from .plan import Plan
-from .timing import Facts
+from .timing import Facts, Implementation
 
 SLACK = 16  # times the rounding error of one value, for a mean over few ranks
 
@@ -22,10 +22,12 @@ def gaussian(rank: int, plan: Plan, n: int) -> np.ndarray:
     return generator.standard_normal(n, dtype=np.float32).astype(plan.dtype, copy=False)
 
 
-class Compressed:
-    """One scheme: steps of a fresh reducer on a constant gradient, returning the sparse mean."""
+class Compressed(Implementation):
+    """One scheme: steps of a fresh reducer on a constant gradient, returning the sparse mean.
 
-    one_way, modelled, place = 1.0, 0, None
+    The error memory continues from step to step, as in training.
+    """
+
     part = "step"
 
     def __init__(self, comm: Comm, scheme: str, gradient: np.ndarray, device: str = "cpu") -> None:
@@ -35,9 +37,6 @@ class Compressed:
         self.reducer = Reducer(comm, scheme)
         self._density: list[float] = []
         self._phases: list[dict[str, float]] = []
-
-    def begin(self) -> None:
-        """The error memory goes on from the last step, as in training."""
 
     def step(self) -> None:
         mean = self.reducer.reduce_sparse(self.input)

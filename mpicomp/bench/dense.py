@@ -21,7 +21,7 @@ from ..types import Array
 from .data import NEVER, Expected, Periods, count_wrong, mpi_op, shifted
 from .devices import to_device
 from .plan import Plan
-from .timing import Facts, mpis_own
+from .timing import Facts, Implementation, mpis_own
 
 Call = Callable[[], object]  # a collective with its arguments
 TAG = 2
@@ -255,8 +255,10 @@ VECTORS: dict[str, type[Vectors]] = {
 }  # fmt: skip
 
 
-class Dense:
+class Dense(Implementation):
     """One algorithm of one collective, in one place."""
+
+    place: str
 
     def __init__(self, algorithm: str, vectors: Vectors, place: str) -> None:
         self.name, self.vectors, self.place, self.one_way = algorithm, vectors, place, vectors.one_way
@@ -269,9 +271,6 @@ class Dense:
         self.vectors.begin(self.place)
         if self.vectors.on_device:
             ready(self.vectors.receive)
-
-    def end(self) -> None:
-        """A dense algorithm reports nothing about itself."""
 
     def check(self) -> int:
         self.vectors.receive[:] = NEVER  # the result of another algorithm must not pass for this one's

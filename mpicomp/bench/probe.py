@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..comm.comm import Comm
     from ..comm.interfaces import Request
 
-    Wait = Callable[[Request], None]
+    Wait = Callable[[Request], object]
 
 LONG_S = 0.02  # minimum duration of a message whose bandwidth is measured
 MOST_BYTES = 64 << 20
@@ -139,7 +139,7 @@ def shift(part: Comm, nbytes: int, segment: int, window: int) -> Callable[..., N
     outgoing, incoming = np.ones((2, nbytes), np.uint8)  # pages of zeros would be one page, in every cache
     right, left = (part.rank + 1) % part.size, (part.rank - 1) % part.size
 
-    def run(wait: Wait = plain_wait) -> None:
+    def run(wait: Wait = lambda request: request.Wait()) -> None:
         started: deque[Request] = deque()
         for begin, end in pieces(0, nbytes, segment):
             if len(started) == 2 * window:
@@ -151,11 +151,6 @@ def shift(part: Comm, nbytes: int, segment: int, window: int) -> Callable[..., N
             wait(request)
 
     return run
-
-
-def plain_wait(request: Request) -> None:
-    """Wait for a message and do nothing else."""
-    request.Wait()
 
 
 def time_of_posting(part: Comm) -> float:

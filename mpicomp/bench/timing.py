@@ -8,8 +8,9 @@ another message.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,36 +45,26 @@ class Facts(NamedTuple):
     psnr_db: float | None = None
 
 
-class Implementation(Protocol):
+class Implementation(ABC):
     """One way to do a collective on buffers of one size."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    place: str | None = None
+    one_way = 1.0  # the part of a step's time that counts; 0 on a rank that only waits for the others
+    modelled = 0  # bytes per step inside a call of MPI's own that Comm does not see
+    step: Callable[[], object]  # the timed step
 
-    @property
-    def place(self) -> str | None: ...
-
-    @property
-    def one_way(self) -> float:
-        """The part of a step's time that counts; 0 on a rank that only waits for the others."""
-
-    @property
-    def modelled(self) -> int:
-        """Bytes per step inside a call of MPI's own that Comm does not see."""
-
-    @property
-    def step(self) -> Callable[[], object]:
-        """The timed step."""
-
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027  (most prepare nothing)
         """Prepare a step; not timed."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027
         """Keep the facts about a step; not timed."""
 
+    @abstractmethod
     def check(self) -> int:
         """Execute one step with a known result; the number of wrong elements on this rank."""
 
+    @abstractmethod
     def facts(self, rounds: int) -> Facts:
         """The facts about the last ``rounds`` steps (collective)."""
 
