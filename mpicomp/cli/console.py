@@ -73,9 +73,14 @@ def folded(text: str, width: int | None, head: str = "") -> str:
 
 
 def print_json(document: object) -> None:
-    """Print ``document``; numbers that are not finite become null, since JSON has no others."""
-    finite = json.loads(json.dumps(document), parse_constant=lambda name: None)
-    print(json.dumps(finite, indent=1, allow_nan=False))
+    """Print ``document`` as `plain` gives it."""
+    print(json.dumps(plain(document), indent=1, allow_nan=False))
+
+
+def plain(value: object) -> object:
+    """``value`` in types that JSON knows: arrays become lists, numbers that are not finite become None."""
+    text = json.dumps(value, default=lambda array: array.tolist())
+    return json.loads(text, parse_constant=lambda name: None)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:

@@ -25,7 +25,7 @@ def _analysis(name: str, more: str, *options: Decorator, files: tuple[str, ...] 
 
     def run(as_json: bool, png: Path | None = None, force: bool = False, **given: object) -> None:
         from ... import trace
-        from ...trace.analyses import frame, plots
+        from ...trace.analyses import plots
         from ...trace.files import files_of
 
         paths = [Path(str(given.pop(file))) for file in files]
@@ -35,7 +35,7 @@ def _analysis(name: str, more: str, *options: Decorator, files: tuple[str, ...] 
         if png:
             plots.save(name, result, png, force)
         if as_json:
-            print_json(frame.plain(result))
+            print_json(result)
         elif name in charts.DRAWN:
             getattr(charts, name)(roomy_console(), result)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -263,19 +262,6 @@ def block_medians(values: np.ndarray) -> np.ndarray:
 def spread_of(values: np.ndarray) -> float:
     """Robust standard deviation, from the median absolute deviation."""
     return float(1.4826 * np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
-
-
-def plain(value: object) -> object:
-    """``value`` in types that JSON knows; numbers that are not finite become None."""
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, (list, tuple)):
-        return [plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def choose(name: str, value: str, choices: Collection[str]) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 import mpicomp
 from mpicomp import trace
+from mpicomp.cli.console import plain
 from mpicomp.trace import Recorder, messages
-from mpicomp.trace.analyses.frame import plain
 
 STEPS, SLOW_S = 12, 0.05
 
