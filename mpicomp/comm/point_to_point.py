@@ -22,7 +22,7 @@ _ownerless: deque[tuple[MPI.Request, Array]] = deque()
 
 
 class Message:
-    """A started message. Its memory must not be used until it is complete; it lives until then.
+    """A started message. Its memory, which it keeps, must not be used until it is complete.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class PointToPoint:
 def release_complete() -> None:
     """Release the memory of messages without an owner that are complete."""
     for _ in range(len(_ownerless)):
-        with suppress(IndexError, MPI.Exception):  # another thread takes the rest; nobody is left to tell of an error
+        with suppress(IndexError, MPI.Exception):  # another thread takes the rest; an error has no owner either
             request, array = _ownerless.popleft()
             if not request.Test():
                 _ownerless.append((request, array))

@@ -42,7 +42,7 @@ def test_a_loader_that_fails(how, seconds, text):
 
 
 def test_a_rank_that_catches_the_error_of_its_backward_alone():
-    """What it had sent of that step paired with the others' step; what it sends next would with their rest of it."""
+    """Its exchanges of that step have met the others'; those of its next step would meet the rest of them."""
     output = run(f"{float(slowed(60)):g}", HERE / "backward_job.py")
     assert re.search(r"Disagreement: a backward has ended by an exception on some ranks alone.* rank 0: 0 left "
                      r"without a step; rank 1: 1 left", output), output

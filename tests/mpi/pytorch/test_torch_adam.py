@@ -106,7 +106,7 @@ def test_a_state_that_is_damaged_on_one_rank_changes_nothing(comm, seed, kind, c
 
 @pytest.mark.parametrize(("kind", "core", "options"), CASES)
 def test_a_parameter_that_lies_otherwise_on_one_rank(comm, seed, kind, core, options):
-    """As after ``model.to(memory_format=...)``."""
+    """``model.to(memory_format=...)`` leaves it so."""
     model = made(seed)
     optimizer = kind(model.parameters(), comm, lr=0.01, **options)
     if comm.rank == comm.size - 1:

@@ -297,7 +297,7 @@ def test_a_backward_that_fails_leaves_nothing_for_the_next(comm, monkeypatch, se
 
 @pytest.mark.parametrize("on_rank_0_alone", [True, False])
 def test_reducers_may_be_looked_at_during_backward(comm, monkeypatch, on_rank_0_alone):
-    """As a hook does that logs: no bucket is exchanged once more for it."""
+    """A hook that logs does: no bucket is exchanged once more for it."""
     model = Failing(comm, monkeypatch, "topk:density=0.1")
     optimizer, seen = model.optimizer, []
     if comm.rank == 0 or not on_rank_0_alone:
