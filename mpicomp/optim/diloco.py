@@ -24,7 +24,7 @@ from ..comm.job import Intracomm
 from ..comm.nonblocking import Pending, Worker, done_at_once, finish_all, threads_allowed
 from ..comm.safety import survivors
 from ..comm.safety.collective_errors import run_collectively
-from ..errors import BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient
+from ..errors import InvalidArgument
 from ..reducer.reducer import Reducer
 from ..schemes.compatibility import NONFINITE
 from ..schemes.exchanges.pieces import UNUSED
@@ -43,7 +43,6 @@ OPTIONS = (
            open_low=True),
 )
 SAVED = ("every", "fragments", "delay")  # settings that a resumed run must share
-AGREED = (BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient)  # errors that are every rank's
 SEED_STEP = 1_000_003  # between the random numbers of two fragments
 DELAYED_MERGE = 0.5  # Streaming DiLoCo's: the inner steps beside the exchange count half
 
@@ -257,18 +256,17 @@ class DiLoCo:
             except Exception as error:
                 errors.append(error)
         if errors:
-            if isinstance(errors[0], AGREED):
-                self._take_back(numbers)
+            self._take_back(numbers)
             raise errors[0]
         for fragment in ended:
             self._step_outwards(fragment, merge)
 
     def _take_back(self, numbers: Sequence[int]) -> None:
-        """Undo exchanges whose outer steps will not be done: error memories become those from before (collective)."""
+        """Undo exchanges whose outer steps will not be done: error memories become those from before."""
         for number in numbers:
             before, self._fragments[number].before = self._fragments[number].before, None
             if before is not None:
-                self._reducers[number].load_state_dict(before)
+                self._reducers[number].restore(before)
 
     def _step_outwards(self, fragment: Fragment, merge: float) -> None:
         """Do the outer step of a fragment, and move the worker towards its result."""
@@ -338,7 +336,7 @@ class DiLoCo:
             own = _under(f"fragment {number}/", state)
             fragment.rounds, fragment.started = cast("int", own["rounds"]), cast("int", own["started"])
             fragment.outcome = {name: cast("float", own[name]) for name in fragment.outcome}
-            fragment.pending = done_at_once(lambda: None) if own["in flight"] else None
+            fragment.pending, fragment.before = done_at_once(lambda: None) if own["in flight"] else None, None
             velocity = fragment.optimizer.slots[0]
             fragment.optimizer.load_state_dict({"name": fragment.optimizer.name, "steps": fragment.rounds, **{
                 f"{velocity}/{name}": state[f"{velocity}/{name}"] for name in fragment.theta}})

@@ -280,6 +280,10 @@ class Reducer:
         self.check_state(state)
         run_collectively(self.comm, lambda: self._load(state))
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state that this reducer has given itself. Local: every rank must do the same."""
+        self._load(state)
+
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise what ``load_state_dict`` would refuse a state with, and take nothing of it (collective)."""
         lengths = None

@@ -307,6 +307,47 @@ def test_no_fragment_moves_where_another_is_refused(comm, by_step, scheme):
     assert results[0] == results[1]
 
 
+def test_a_refused_exchange_beside_another_in_flight(comm):
+    """The refused one goes back by itself: the other has the communicator."""
+    w = {name: np.zeros(200_000) for name in "ab"}
+    diloco = ArrayDiLoCo(w, comm, every=4, scheme="topk:density=0.25", fragments=2, delay=3, outer_lr=1.0,
+                         outer_momentum=0.0, merge=1.0)
+    refused = []
+    for step in range(20):
+        for value in w.values():
+            value -= np.linspace(1, 4, 200_000)
+        if step == 5:  # in which a's exchange begins
+            w["a"][0] = np.nan
+        try:
+            diloco.step()
+        except NonFiniteGradient:
+            refused.append(step)
+            w["a"][:] = 0
+            diloco.step()
+    assert refused and all(np.isfinite(value).all() for value in w.values())
+    diloco.close()
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, InvalidArgument])
+def test_whatever_refuses_one_fragment_the_others_keep_their_memory(comm, error):
+    w = {name: np.zeros(4) for name in "abc"}
+    diloco = ArrayDiLoCo(w, comm, every=10, scheme="topk:density=0.25", fragments=3)
+    for value in w.values():
+        value -= np.arange(1.0, 5.0)
+    read = diloco._own.read
+
+    def failing(name):
+        if name == "c" and comm.rank == 0:
+            raise error("gone")
+        return read(name)
+
+    diloco._own.read = failing
+    with pytest.raises(error, match="gone"):
+        diloco.synchronize()
+    assert diloco.memory_norm() == 0
+    diloco.close()
+
+
 @pytest.mark.parametrize("delay", [0, 1])
 def test_a_parameter_that_one_rank_has_changed_in_shape(comm, seed, delay):
     model, last = made(seed), comm.size - 1
