@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from ..reducer import part_checks
 from ..reducer.part_checks import PROMISES, PROTOCOL, Row, Subject
 from . import inputs, mpi
 from .console import Column, Progress, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from ..comm.comm import Comm
 
 RANKS = 3  # of the job that is started, without a launcher
 WRONG = 2  # exit code
@@ -61,8 +65,7 @@ def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: 
 
     alone = control.size == 1
     with redirect_stdout(sys.stderr):  # what the part prints
-        subject = (load(part, scheme, 1) if alone
-                   else run_collectively(control, lambda: load(part, scheme, control.size)))
+        subject = load(part, scheme, 1) if alone else load_everywhere(control, part, scheme)
         if isinstance(subject, Row):
             report(subject)
         else:
@@ -78,14 +81,24 @@ def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: 
         sys.exit(WRONG)
 
 
+def load_everywhere(control: Comm, text: str, scheme: str | None) -> Subject | Row:
+    """Import a part on all ranks; the row of the first rank on which it cannot be made (collective)."""
+    mine = run_collectively(control, lambda: load(text, scheme, control.size))
+    everyone = control.allgather(mine if isinstance(mine, Row) else None)
+    return next((row._replace(reason=f"rank {rank}: {row.reason}") for rank, row in enumerate(everyone) if row), mine)
+
+
 def load(text: str, scheme: str | None, ranks: int) -> Subject | Row:
-    """Import a part; a row if it cannot be registered."""
+    """Import a part; a row if it cannot be registered or made."""
     module, _, name = text.partition(":")
-    if not all(map(str.isidentifier, (*module.split("."), name))):
+    if not all((*module.split("."), name)):
         raise InvalidArgument(f"a part is written MODULE:CLASS, as in package.module:Part, got {text!r}")
     try:
         with part_checks.no_exit(), inputs.importing(text) as part:
-            return part_checks.subject(part, scheme)
+            try:
+                return part_checks.subject(part, scheme)
+            except (ImportError, AttributeError) as error:  # the part's own, not that it is missing
+                return unmade(error, ranks)
     except (ImportError, AttributeError) as error:
         raise InvalidArgument(f"no part {text}: {error}") from error
     except InvalidArgument as error:
@@ -93,8 +106,12 @@ def load(text: str, scheme: str | None, ranks: int) -> Subject | Row:
             raise
         return Row(PROTOCOL, ranks, False, str(error), "Add what is missing, or inherit from the protocol's class.")
     except Exception as error:  # a mistake of any kind in the part
-        return Row(PROTOCOL, ranks, False, f"the part cannot be made: {part_checks.told(error)}",
-                   "The constructor takes every option by its name.")
+        return unmade(error, ranks)
+
+
+def unmade(error: Exception, ranks: int) -> Row:
+    return Row(PROTOCOL, ranks, False, f"the part cannot be made: {part_checks.told(error)}",
+               "The constructor takes every option by its name.")
 
 
 def in_a_job(part: str, scheme: str | None, progress: Progress) -> list[Row]:

@@ -101,6 +101,7 @@ class Guard:
         """
         if self._comm is not None:
             return
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's handlers wait for the end of MPI's start
         everyone = mpi.world()
         if not self.allow_singleton:
             mpi.refuse_foreign_launcher()

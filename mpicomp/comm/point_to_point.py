@@ -19,6 +19,7 @@ from .transport import MAX_COUNT
 
 # Requests and memory of messages whose owner has gone before they were complete: MPI goes on using the memory.
 _ownerless: deque[tuple[MPI.Request, Array]] = deque()
+AT_ONCE = 4  # that a call looks at
 
 
 class Message:
@@ -110,8 +111,8 @@ class PointToPoint:
 
 
 def release_complete() -> None:
-    """Release the memory of messages without an owner that are complete."""
-    for _ in range(len(_ownerless)):
+    """Release the memory of messages without an owner that are complete; looks at a few, in turn."""
+    for _ in range(min(len(_ownerless), AT_ONCE)):
         with suppress(IndexError, MPI.Exception):  # another thread takes the rest; an error has no owner either
             request, array = _ownerless.popleft()
             if not request.Test():

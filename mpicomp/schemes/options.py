@@ -59,7 +59,7 @@ class Option:
 
     def agrees(self, other: Option) -> bool:
         """Return True if both can have one value: another of this name, whose choices this one may narrow."""
-        mine, theirs = ((one.type, one.low, one.high, one.words) for one in (self, other))
+        mine, theirs = ((one.type, one.low, one.high, one.open_low, one.words) for one in (self, other))
         return mine == theirs and set(self.choices) <= set(other.choices)
 
     def parse(self, text: Any) -> Any:

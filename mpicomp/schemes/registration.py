@@ -109,7 +109,8 @@ def register_scheme(composition: schemes.Composition) -> None:
                                   f"got {getattr(composition, kind)!r}")
     _add(schemes.COMPOSITIONS, composition.name, composition, "scheme")
     try:
-        schemes.Scheme(composition.name, composition.defaults)  # given, so that misspelt ones are refused
+        # given, so that misspelt ones are refused
+        schemes.Scheme(composition.name, {**composition.defaults, **composition.with_memory})
         schemes.Scheme(composition.name)
     except Exception:  # also of a part that cannot be made
         del schemes.COMPOSITIONS[composition.name]

@@ -385,17 +385,19 @@ def _declared(classes: Classes) -> list[Option]:
     Raises
     ------
     InvalidArgument
-        Two parts have options of one name whose ranges differ: each would get the other's values.
+        Two parts have options of one name whose ranges differ, or a part has one that all schemes have: each would
+        get the other's values.
     """
     everywhere = [*COMMON, *_replacements()]
-    options = {option.name: option for option in everywhere}
+    common, own = {option.name for option in everywhere}, dict[str, Option]()
     for part in classes:
         for option in part.options:
-            if not option.agrees(options.setdefault(option.name, option)):
+            known = own.setdefault(option.name, option)
+            if option.agrees(known):
+                own[option.name] = option
+            if option.name in common or not (option.agrees(known) or known.agrees(option)):
                 raise InvalidArgument(f"option {option.name!r} of {part.name} has another range than that of the "
                                       "scheme's other parts, or of all schemes: give it a name of its own")
-            options[option.name] = option
-    own = {name: option for name, option in options.items() if option not in everywhere}
     return [*own.values(), *everywhere]
 
 

@@ -343,11 +343,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             Nothing is changed then.
         """
         self._exchange.settle()
+        own, states = run_collectively(self.comm, lambda: self._parted(state_dict))
+        for reducer, one in zip(self._exchange.reducers, states, strict=True):
+            reducer.check_state(one)
         before = self.optimizer.state_dict()
         try:
-            states = run_collectively(self.comm, lambda: self._taken(state_dict))
-            for reducer, one in zip(self._exchange.reducers, states, strict=True):
-                reducer.check_state(one)
+            run_collectively(self.comm, lambda: self._take(own))
         except Exception:
             self.optimizer.load_state_dict(before)
             raise
@@ -355,8 +356,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             reducer.load_state_dict(one)
         self._phase, self._steps = FRESH, 0
 
-    def _taken(self, state_dict: Mapping[str, object]) -> list[dict[str, object]]:
-        """The states of the reducers, of a state that the optimizer has taken."""
+    def _parted(self, state_dict: Mapping[str, object]) -> tuple[dict[str, object], list[dict[str, object]]]:
+        """The state of the wrapped optimizer, and those of the reducers."""
         own = dict(state_dict)
         saved = cast("State | None", own.pop("reducers", None))
         if saved is None:
@@ -366,12 +367,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if got != layout:
             raise InvalidArgument(f"the state must be of buckets {layout}, got {got}: use the same model, "
                                   "number of ranks (one or several) and bucket_bytes")
-        states = loaded_states(saved)
+        return own, loaded_states(saved)
+
+    def _take(self, own: dict[str, object]) -> None:
         try:
             self.optimizer.load_state_dict(own)
         except (ValueError, KeyError) as error:
             raise InvalidArgument(f"the optimizer does not take the saved state: {error}") from error
-        return states
 
     def close(self) -> None:
         """Leave the gradients alone from now on; end the threads, free their communicators (collective)."""

@@ -75,8 +75,17 @@ class Leaving(CODECS["float"]):
 """
 
 
+ON_ONE_RANK = """
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1:
+    raise RuntimeError("no such table")
+from parts_of_mine import Good
+"""
+
+
 @pytest.fixture
 def path(tmp_path):
+    (tmp_path / "on-one-rank.py").write_text(ON_ONE_RANK)
     (tmp_path / "faulty_parts.py").write_text(MAKES_NOTHING)
     (tmp_path / "exits.py").write_text("raise SystemExit(0)")
     (tmp_path / "parts_of_mine.py").write_text(PARTS)
@@ -119,6 +128,12 @@ def test_a_part_that_fails_at_once(alone, command, path, part, promise, text):
     assert ended.code == 2 and "Traceback" not in ended.err, ended.err
     row = next(row for row in json.loads(ended.out)["rows"] if row["passed"] is False)
     assert row["promise"] == promise and re.search(text, row["reason"])
+
+
+def test_a_part_that_one_rank_cannot_make(one_job, command, path):
+    ended = one_job(command, "check-part", "on-one-rank:Good", **path)
+    assert ended.code == 2, ended.err
+    assert "rank 1: the part cannot be made: RuntimeError: no such table" in ended.out
 
 
 @pytest.mark.parametrize(("part", "text"), [

@@ -93,7 +93,8 @@ def test_an_unknown_kind_is_refused():
             mpicomp.register_part(kind)
 
 
-@pytest.mark.parametrize("option", [Option("beta", float, 7.0, "a factor"), Option("dense", int, 1, "a number")],
+@pytest.mark.parametrize("option", [Option("beta", float, 7.0, "a factor"), Option("dense", int, 1, "a number"),
+                                    Option("beta", float, 0.5, "a factor", low=0, high=1)],
                          ids=str)
 def test_an_option_that_means_something_else_in_another_part_is_refused(option):
     """It would be that part's, too: the residual memory's beta is at most 1."""
@@ -139,6 +140,7 @@ def test_a_scheme_of_parts_has_a_row_and_defaults():
         ({"exchange": "leader"}, "exchange leader takes as selector one that chooses some, got mine"),
         ({"defaults": {"stride": 0}}, "stride must be in [1, inf), got 0"),
         ({"defaults": {"strid": 5}}, "scheme my-scheme has no option 'strid'"),
+        ({"with_memory": {"strid": 5}}, "scheme my-scheme has no option 'strid'"),
     ],
 )
 def test_a_scheme_that_cannot_be_is_refused(changed, message):
