@@ -96,10 +96,10 @@ class Optimizer(ABC):
     def _check_state(self, state: Mapping[str, object]) -> None:
         mine = {f"{slot}/{name}": a for slot, arrays in self._kept.items() for name, a in arrays.items()}
         theirs = {name: value for name, value in state.items() if name not in ("name", "steps")}
-        if "steps" not in state:
-            raise InvalidArgument("the state must be that of an optimizer's state_dict(), it lacks steps")
         if state.get("name") != self.name:
             raise InvalidArgument(f"the state must be of optimizer {self.name}, got {state.get('name')}")
+        if "steps" not in state:
+            raise InvalidArgument(f"the state must be that of optimizer {self.name}, it lacks steps")
         if {n: a.shape for n, a in mine.items()} != {n: getattr(a, "shape", None) for n, a in theirs.items()}:
             raise InvalidArgument(f"the state must be of {', '.join(mine) or 'no arrays'} in the parameters' shapes, "
                                   f"got {', '.join(theirs) or 'none'}")
