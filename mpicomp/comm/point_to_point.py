@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from ctypes import py_object, pythonapi
 from typing import cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from .transport import MAX_COUNT
 # Requests and memory of messages whose owner has gone before they were complete: MPI goes on using the memory.
 _ownerless: deque[tuple[MPI.Request, Array]] = deque()
 AT_ONCE = 4  # that a call looks at
+Py_IncRef, Py_DecRef = pythonapi.Py_IncRef, pythonapi.Py_DecRef
 
 
 class Message:
@@ -38,6 +40,7 @@ class Message:
     def __init__(self, comm: Comm, request: MPI.Request, name: str, array: Array, expected: int | None) -> None:
         self._comm, self._request, self._name, self._expected = comm, request, name, expected
         self._array: Array | None = array  # mpi4py does not keep it
+        Py_IncRef(py_object(array))  # for MPI_Finalize, which comes after the interpreter has freed everything
         self._status = MPI.Status()
 
     def __del__(self) -> None:
@@ -60,6 +63,7 @@ class Message:
         if self._array is not None:
             if not self._request.Test(self._status):
                 return False
+            Py_DecRef(py_object(self._array))
             self._array = None
             if self._expected is None:
                 return True
@@ -115,7 +119,9 @@ def release_complete() -> None:
     for _ in range(min(len(_ownerless), AT_ONCE)):
         with suppress(IndexError, MPI.Exception):  # another thread takes the rest; an error has no owner either
             request, array = _ownerless.popleft()
-            if not request.Test():
+            if request.Test():
+                Py_DecRef(py_object(array))
+            else:
                 _ownerless.append((request, array))
 
 

@@ -1,4 +1,4 @@
-"""Look for the compiled extension, import it, and say what to do if it is missing or refuses ``MPICOMP_ISA``.
+"""Look for the compiled extension, and say what to do if it is missing.
 
 With ``MPICOMP_OPS=reference`` it may be missing (``AVAILABLE`` is False); else every module that needs it raises.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import InvalidArgument, MissingExtra
+from ..errors import MissingExtra
 
 AVAILABLE = find_spec("mpicomp.ops._cpu") is not None
 if not AVAILABLE and os.environ.get("MPICOMP_OPS") != "reference":
@@ -21,10 +20,3 @@ if not AVAILABLE and os.environ.get("MPICOMP_OPS") != "reference":
         "if that is a clone and mpicomp is installed elsewhere; else pip install --editable . "
         "(without a compiler: MPICOMP_OPS=reference, NumPy and slow)"
     )
-try:
-    if AVAILABLE:
-        import_module("mpicomp.ops._cpu")
-except ImportError as error:
-    if not str(error).startswith("MPICOMP_ISA"):
-        raise
-    raise InvalidArgument(str(error)) from None

@@ -25,10 +25,11 @@ def count() -> int:
 
 
 def read_environment() -> str | None:
-    """Take the number from the environment, or return the error in it."""
+    """Take the number from the environment, or return the error in it, or in ``MPICOMP_ISA``."""
     try:
         if AVAILABLE:
             _cpu.set_threads(os.environ.get(VARIABLE, ""))
+            _cpu.isa()
     except InvalidArgument as error:
         return str(error)
     return None

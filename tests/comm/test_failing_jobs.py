@@ -124,12 +124,39 @@ def test_a_failing_rank_ends_the_job(tmp_path, name):
 def test_a_rank_whose_operations_cannot_be_loaded_ends_the_job(tmp_path):
     """The others wait for it in ``Comm``."""
     script = tmp_path / "script.py"
-    script.write_text("import os; from mpi4py import MPI\n"
-                      "if MPI.COMM_WORLD.rank == 1: os.environ['MPICOMP_ISA'] = 'nonsense'\n"
+    script.write_text("import sys; from mpi4py import MPI\n"
+                      "if MPI.COMM_WORLD.rank == 1: sys.modules['mpicomp.ops._cpu'] = None\n"
                       "import mpicomp; mpicomp.Comm(MPI.COMM_WORLD)\n")
     code, output = run_limited([*job_command(Path(sys.executable), 2), str(script)], job_environment(), 100, tmp_path)
     assert code not in (0, None), output
-    assert re.search(r"rank 1 of 2 .*InvalidArgument: MPICOMP_ISA", output), output
+    assert re.search(r"rank 1 of 2 .*MissingExtra: mpicomp was imported from", output), output
+
+
+def test_an_instruction_set_that_one_rank_cannot_have(tmp_path):
+    """Whatever of the package is imported first, all ranks get the error where they make a communicator."""
+    script = tmp_path / "script.py"
+    script.write_text("import os; from mpi4py import MPI\n"
+                      "if MPI.COMM_WORLD.rank == 1: os.environ['MPICOMP_ISA'] = 'nonsense'\n"
+                      "from mpicomp.reducer.reducer import Reducer\n"
+                      "import mpicomp\n"
+                      "try: mpicomp.Comm(MPI.COMM_WORLD)\n"
+                      "except mpicomp.errors.InvalidArgument as error: print(error)\n")
+    code, output = run_limited([*job_command(Path(sys.executable), 2), str(script)], job_environment(), 100, tmp_path)
+    assert code == 0, output
+    assert output.count("rank 1: MPICOMP_ISA: instruction set must be one of") == 2, output
+
+
+@pytest.mark.parametrize("owner", ["del message", "pass"])
+def test_a_message_that_is_not_complete_at_the_end(tmp_path, owner):
+    """MPI goes on sending it while it is finalized, after Python has freed everything else."""
+    body = (
+        "from mpicomp.comm.point_to_point import PointToPoint\n"
+        "both, long = PointToPoint(comm), np.ones(50_000_000, np.uint8)\n"
+        "message = both.recv(long, 0, 0) if comm.rank else both.send(long, 1, 0)\n"
+        f"del long\n{owner}"
+    )
+    code, output = start(tmp_path, body)
+    assert code == 0 and output.count("the end") == 2, output
 
 
 def alone(program, **environment):

@@ -39,11 +39,26 @@ Isa& chosen() {
     return isa;
 }
 
+std::string& refused() {
+    static std::string problem;
+    return problem;
+}
+
 }  // namespace
 
 Isa current_isa() { return chosen(); }
 
-void force_isa(const std::string& name) { chosen() = name.empty() ? best() : parse(name); }
+void force_isa(const std::string& name) {
+    chosen() = name.empty() ? best() : parse(name);
+    refused().clear();
+}
+
+void refuse_isa(const std::string& problem) { refused() = problem; }
+
+std::string isa_in_use() {
+    if (!refused().empty()) throw InvalidArgument(refused());
+    return isa_name(current_isa());
+}
 
 std::string isa_name(Isa isa) {
     return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";

@@ -14,6 +14,8 @@ enum class Isa { baseline, avx2, avx512 };
 
 Isa current_isa();                        // chosen once: the best of this machine, or MPICOMP_ISA if set
 void force_isa(const std::string& name);  // for tests; refuses what the machine does not have
+void refuse_isa(const std::string& problem);  // what isa_in_use() raises; operations use the best meanwhile
+std::string isa_in_use();
 std::string isa_name(Isa isa);
 
 #if defined(__x86_64__)

@@ -59,7 +59,7 @@ PYBIND11_MODULE(_cpu, m) {
     bind_sketch(m);
     bind_node(m);
     bind_plain(m);
-    m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use: avx512, avx2 or baseline.");
+    m.def("isa", &isa_in_use, "The instruction set in use, avx512, avx2 or baseline, or the error in MPICOMP_ISA.");
     m.def("force_isa", &force_isa, py::arg("name"), "Use this instruction set; '' for the best. For tests.");
     m.def("set_index_limit", [](std::int64_t n) { index_limit() = n; }, py::arg("n"),
           "Vectors longer than n get 64-bit indices. For tests.");
@@ -69,18 +69,19 @@ PYBIND11_MODULE(_cpu, m) {
     m.def("set_crowd", &set_crowd, py::arg("ranks_per_cpu"), "So many ranks share a CPU of this one, on average.");
     m.def("force_threads", &force_threads, py::arg("number"),
           "Use so many threads, however many CPUs there are; 0 for the default. For tests.");
+    // What these refuse is not raised now: other ranks may already wait for this one.
     if (const char* number = std::getenv("MPICOMP_NUM_THREADS")) {
         try {
             set_threads(number);
-        } catch (const InvalidArgument& error) {  // not now: other ranks may already wait for this one
+        } catch (const InvalidArgument& error) {
             refuse_threads(error.what());
         }
     }
     if (const char* name = std::getenv("MPICOMP_ISA"); name && *name) {
         try {
             force_isa(name);
-        } catch (const InvalidArgument& error) {  // no translator is active while a module initialises
-            throw py::import_error("MPICOMP_ISA: " + std::string(error.what()));
+        } catch (const InvalidArgument& error) {
+            refuse_isa("MPICOMP_ISA: " + std::string(error.what()) + ": set or unset it");
         }
     }
 }
