@@ -19,7 +19,7 @@ from ..comm.safety.agreement import rebuild
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..ops import ops_for
-from ..reducer.reducer import Reducer
+from ..reducer.reducer import Reducer, load_states
 from ..schemes.options import BETAS, Option
 from ..schemes.registry import Scheme
 from ..types import Array
@@ -177,10 +177,7 @@ class CommunicatingAdam(Optimizer):
 
         run_collectively(self.comm, check)
         states = cast("Mapping[str, dict[str, object]]", reducers)
-        for name, reducer in self.reducers.items():
-            reducer.check_state(states[name])
-        for name, reducer in self.reducers.items():
-            reducer.load_state_dict(states[name])
+        load_states((reducer, states[name]) for name, reducer in self.reducers.items())
         self._take_state(own)
 
 
@@ -374,13 +371,23 @@ class ZeroOneAdam(CommunicatingAdam):
         if absent := [name for name in PLAIN if name not in state]:
             raise InvalidArgument(f"the state must be that of {self.name}, it lacks {', '.join(absent)}")
         super()._check_state({name: value for name, value in state.items() if name not in PLAIN})
+        try:
+            _plain(state)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"the state must be that of {self.name}, one of {', '.join(PLAIN)} is not: "
+                                  f"{error}") from error
 
     def _take_state(self, state: Mapping[str, object]) -> None:
         super()._take_state(state)
-        self._alone, self._exact = (int(cast(SupportsInt, state[name])) for name in ("alone", "exact"))
-        self._moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", state["moved"]).items()}
-        deferred = cast("tuple[str, str] | None", state["deferred"])
-        self._deferred = deferred and rebuild(*deferred)
+        self._alone, self._exact, self._moved, self._deferred = _plain(state)
+
+
+def _plain(state: Mapping[str, object]) -> tuple[int, int, Rates, Exception | None]:
+    """The values of ``PLAIN`` in a state."""
+    alone, exact = (int(cast(SupportsInt, state[name])) for name in ("alone", "exact"))
+    moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", state["moved"]).items()}
+    deferred = cast("tuple[str, str] | None", state["deferred"])
+    return alone, exact, moved, deferred and rebuild(*deferred)
 
 
 COMMUNICATING = {kind.name: kind for kind in (OneBitAdam, ZeroOneAdam)}

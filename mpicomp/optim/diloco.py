@@ -25,7 +25,7 @@ from ..comm.nonblocking import Pending, Worker, done_at_once, finish_all, thread
 from ..comm.safety import survivors
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
-from ..reducer.reducer import Reducer
+from ..reducer.reducer import Reducer, load_states
 from ..schemes.compatibility import NONFINITE
 from ..schemes.exchanges.pieces import UNUSED
 from ..schemes.options import Option, resolve
@@ -326,11 +326,7 @@ class DiLoCo:
         """
         run_collectively(self.comm, lambda: self._check(state))
         self.comm.agree(f"a state of DiLoCo at step {state['steps']}")
-        states = [_under(f"reducer {number}/", state) for number in range(len(self._reducers))]
-        for reducer, one in zip(self._reducers, states, strict=True):
-            reducer.check_state(one)
-        for reducer, one in zip(self._reducers, states, strict=True):
-            reducer.load_state_dict(one)
+        load_states((reducer, _under(f"reducer {number}/", state)) for number, reducer in enumerate(self._reducers))
         self.steps = cast("int", state["steps"])
         for number, fragment in enumerate(self._fragments):
             own = _under(f"fragment {number}/", state)

@@ -98,7 +98,7 @@ class Optimizer(ABC):
         theirs = {name: value for name, value in state.items() if name not in ("name", "steps")}
         if state.get("name") != self.name:
             raise InvalidArgument(f"the state must be of optimizer {self.name}, got {state.get('name')}")
-        if "steps" not in state:
+        if not isinstance(state.get("steps"), SupportsInt):
             raise InvalidArgument(f"the state must be that of optimizer {self.name}, it lacks steps")
         if {n: a.shape for n, a in mine.items()} != {n: getattr(a, "shape", None) for n, a in theirs.items()}:
             raise InvalidArgument(f"the state must be of {', '.join(mine) or 'no arrays'} in the parameters' shapes, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -277,12 +278,7 @@ class Reducer:
         Disagreement
             On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
-        self.check_state(state)
-        run_collectively(self.comm, lambda: self._load(state))
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to a state that this reducer has given itself. Local: every rank must do the same."""
-        self._load(state)
+        load_states([(self, state)])
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise what ``load_state_dict`` would refuse a state with, and take nothing of it (collective)."""
@@ -292,7 +288,8 @@ class Reducer:
             lengths = {"memory": ctx.n, "dense": bucket.total - bucket.n}
         saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._levels, lengths)
 
-    def _load(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to a state that is known to be this reducer's. Local: every rank must do the same."""
         self.step, self._blank = int(state["step"]), False
         for prefix, part in self._stateful():
             part.load(saved_state.of_part(prefix, state))
@@ -471,3 +468,18 @@ class Reducer:
                 nbytes_sent=self.stats.bytes_sent, nbytes_recv=self.stats.bytes_received,
             )
         self.step, self._blank = self.step + 1, False
+
+
+def load_states(states: Iterable[tuple[Reducer, Mapping[str, Any]]]) -> None:
+    """Let each reducer take its state; none does if one of them refuses its own (collective).
+
+    Raises
+    ------
+    InvalidArgument, Disagreement
+        On every rank: see ``Reducer.load_state_dict``.
+    """
+    states = list(states)
+    for reducer, state in states:
+        reducer.check_state(state)
+    for reducer, state in states:
+        run_collectively(reducer.comm, partial(reducer.restore, state))

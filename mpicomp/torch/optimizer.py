@@ -13,7 +13,7 @@ import torch
 from ..comm.job import Intracomm
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
-from ..reducer.reducer import Reducer
+from ..reducer.reducer import Reducer, load_states
 from ..schemes.compatibility import warn
 from ..schemes.registry import Scheme
 from .broadcast import broadcast_optimizer_state, broadcast_parameters, check_alike, describe
@@ -344,16 +344,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         self._exchange.settle()
         own, states = run_collectively(self.comm, lambda: self._parted(state_dict))
-        for reducer, one in zip(self._exchange.reducers, states, strict=True):
-            reducer.check_state(one)
         before = self.optimizer.state_dict()
         try:
             run_collectively(self.comm, lambda: self._take(own))
+            load_states(zip(self._exchange.reducers, states, strict=True))
         except Exception:
             self.optimizer.load_state_dict(before)
             raise
-        for reducer, one in zip(self._exchange.reducers, states, strict=True):
-            reducer.load_state_dict(one)
         self._phase, self._steps = FRESH, 0
 
     def _parted(self, state_dict: Mapping[str, object]) -> tuple[dict[str, object], list[dict[str, object]]]:

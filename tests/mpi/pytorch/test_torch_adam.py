@@ -85,7 +85,9 @@ def test_resume_through_a_file(comm, seed, kind, core, options):
     lambda state: state.pop("exchange"),
     lambda state: state["exchange"].pop("second/parameter 0"),
     lambda state: state["exchange"]["reducers"]["momentum"].pop("step"),
-], ids=["all", "moments", "reducer"])
+    lambda state: state["exchange"].update(steps="many"),
+    lambda state: state["exchange"].update(alone="always"),
+], ids=["all", "moments", "reducer", "steps", "local steps"])
 @pytest.mark.parametrize(("kind", "core", "options"), CASES)
 def test_a_state_that_is_damaged_on_one_rank_changes_nothing(comm, seed, kind, core, options, damage):
     model, twin = made(seed), made(seed)
