@@ -14,14 +14,16 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 from zlib import crc32
 
+import numpy as np
+
 from .._util.atomic_files import replace, write_bytes
-from ..errors import CorruptFile, MpicompError
+from ..errors import CorruptFile, InvalidArgument, MpicompError
 
 FORMAT, VERSION = "mpicomp-checkpoint", 1
 MANIFEST, COMMON, LATEST = "manifest.json", "common.h5", "latest"
@@ -46,6 +48,18 @@ class Manifest(TypedDict):
     parts: list[list[int]]  # of each rank
     workers: dict[str, list[int]]  # of each rank, by the reducer's name
     places: dict[str, list[list[int]]]  # node and slice of each rank, by the reducer's name; empty for whole vectors
+
+
+def plain(settings: Mapping[str, object]) -> Settings:
+    """Settings as a manifest holds them: NumPy's numbers become Python's, tuples lists."""
+
+    def number(value: object) -> object:
+        if isinstance(value, np.generic):
+            return value.item()
+        raise InvalidArgument(f"settings must be numbers, texts, lists and dicts, got {type(value).__name__}: "
+                              "pass str() of it")
+
+    return cast(Settings, json.loads(json.dumps(settings, default=number)))
 
 
 def name_of(step: int) -> str:

@@ -69,12 +69,13 @@ class Checkpoint:
         InvalidArgument
             The text names the first setting that differs, with its saved and given value.
         """
-        error = None
-        for name, value in json.loads(json.dumps(now)).items():
-            if self.settings.get(name) != value and error is None:
-                error = InvalidArgument(f"{self.path} was saved with {name}={self.settings.get(name)}, got {value}: "
-                                        "resume with the same, or begin anew in another folder")
-        self._comm.fail_together(error)
+        def check() -> None:
+            for name, value in folder.plain(now).items():
+                if self.settings.get(name) != value:
+                    raise InvalidArgument(f"{self.path} was saved with {name}={self.settings.get(name)}, got {value}: "
+                                          "resume with the same, or begin anew in another folder")
+
+        run_collectively(self._comm, check)
 
     def fill(self, section: str, arrays: Mapping[str, Array], own: bool = False) -> None:
         """Copy the saved arrays of a section, common or this rank's own, into ``arrays``, on their device (collective).
@@ -84,14 +85,17 @@ class Checkpoint:
         InvalidArgument
             On every rank, which changes nothing: names, shapes or dtypes are not the saved ones.
         """
-        saved, error = (self.own if own else self.common).get(section, {}), None
-        described = {name: _form(value) for name, value in saved.items() if hasattr(value, "dtype")}
-        wanted = {name: _form(value) for name, value in arrays.items()}
-        if described != wanted:
-            odd = sorted(name for name in {*described, *wanted} if described.get(name) != wanted.get(name))[0]
-            error = InvalidArgument(f"{self.path} holds {section} {odd} as {described.get(odd, 'nothing')}, "
-                                    f"this run has {wanted.get(odd, 'nothing')}: resume with the model that was saved")
-        self._comm.fail_together(error)
+        saved = (self.own if own else self.common).get(section, {})
+
+        def check() -> None:
+            described = {name: _form(value) for name, value in saved.items() if hasattr(value, "dtype")}
+            wanted = {name: _form(value) for name, value in arrays.items()}
+            if odd := sorted(name for name in {*described, *wanted} if described.get(name) != wanted.get(name)):
+                raise InvalidArgument(f"{self.path} holds {section} {odd[0]} as {described.get(odd[0], 'nothing')}, "
+                                      f"this run has {wanted.get(odd[0], 'nothing')}: resume with the model that was "
+                                      "saved")
+
+        run_collectively(self._comm, check)
         from ..ops import ops_for
 
         for name, array in arrays.items():
@@ -239,4 +243,6 @@ def _read_part(path: Path, manifest: Manifest, rank: int) -> Sections:
 
 
 def _form(array: Array) -> str:
+    if not hasattr(array, "dtype"):
+        return type(array).__name__
     return f"{array.dtype}{list(array.shape)}"

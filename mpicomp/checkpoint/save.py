@@ -58,19 +58,19 @@ def save(comm: Comm, root: str | os.PathLike[str], step: int, *, common: State, 
     Raises
     ------
     Disagreement, InvalidArgument
-        On every rank: ``common`` differs between ranks, or holds values that cannot be saved.
+        On every rank: ``common`` differs between ranks, or it or ``settings`` holds values that cannot be saved.
     MpicompError
         On every rank: it could not be written. Earlier checkpoints are unchanged.
     """
     with _as_one_call(comm, step):
-        return _save(comm, Path(root), step, common, own or {}, reducers or {}, dict(settings or {}), keep, complete)
+        return _save(comm, Path(root), step, common, own or {}, reducers or {}, settings or {}, keep, complete)
 
 
 def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers: Mapping[str, Reducer],
-          settings: dict[str, object], keep: int, complete: bool) -> Path:
+          settings: Mapping[str, object], keep: int, complete: bool) -> Path:
     from . import parts
 
-    _agree(comm, root, step, common, reducers, keep)
+    _agree(comm, root, step, common, reducers, settings, keep)
     run_collectively(comm, lambda: folder.begin(root, step), comm.rank == 0)
     part = root / f"{folder.name_of(step)}.part"
 
@@ -85,9 +85,9 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
         ranks = over_ranks(comm, [*written, *(one for reducer in reducers.values() for one in keeps(reducer))])
         of_reducers = {name: ranks[:, 2 + 3 * i :] for i, name in enumerate(reducers)}
         manifest = folder.Manifest(
-            format=folder.FORMAT, version=folder.VERSION, mpicomp=__version__, step=step,
+            format=folder.FORMAT, version=folder.VERSION, mpicomp=__version__, step=int(step),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), complete=complete,
-            settings=settings, common=list(shared or ()), parts=ranks[:, :2].tolist(),
+            settings=folder.plain(settings), common=list(shared or ()), parts=ranks[:, :2].tolist(),
             workers={name: own[:, 0].tolist() for name, own in of_reducers.items()},
             places={name: places(own) for name, own in of_reducers.items()},
         )  # fmt: skip
@@ -99,7 +99,8 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
     return root / folder.name_of(step)
 
 
-def _agree(comm: Comm, root: Path, step: int, common: State, reducers: Mapping[str, Reducer], keep: int) -> None:
+def _agree(comm: Comm, root: Path, step: int, common: State, reducers: Mapping[str, Reducer],
+           settings: Mapping[str, object], keep: int) -> None:
     """Raise on every rank, before anything is written, if the ranks do not save the same state."""
     from . import parts
 
@@ -108,6 +109,7 @@ def _agree(comm: Comm, root: Path, step: int, common: State, reducers: Mapping[s
     try:
         if step < 0 or keep < 1:
             raise InvalidArgument(f"step must be at least 0 and keep at least 1, got {step} and {keep}")
+        folder.plain(settings)
         digest = parts.digest(common)
     except Exception as caught:  # of any class: the other ranks wait for the verdict
         error = caught

@@ -164,8 +164,11 @@ class CommunicatingAdam(Optimizer):
         Raises
         ------
         InvalidArgument
-            On every rank: the state is of another optimizer, other parameters, schemes or workers. Nothing is changed
-            then.
+            On every rank: the state is of another optimizer, other parameters, schemes or workers.
+        Disagreement
+            On every rank: the ranks' states are of different steps.
+
+        Nothing is changed then.
         """
         own, reducers = {name: value for name, value in state.items() if name != "reducers"}, state.get("reducers")
 
@@ -176,6 +179,7 @@ class CommunicatingAdam(Optimizer):
             self._check_state(own)
 
         run_collectively(self.comm, check)
+        self.comm.agree(f"a state of {self.name} at step {int(cast(SupportsInt, own['steps']))}")
         states = cast("Mapping[str, dict[str, object]]", reducers)
         load_states((reducer, states[name]) for name, reducer in self.reducers.items())
         self._take_state(own)

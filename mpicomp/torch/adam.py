@@ -139,7 +139,11 @@ class _CommunicatingAdam(torch.optim.Optimizer):
         Raises
         ------
         InvalidArgument
-            On every rank: the state is of another optimizer, model or scheme. Nothing is changed then.
+            On every rank: the state is of another optimizer, model or scheme.
+        Disagreement
+            On every rank: the ranks' states are of different steps.
+
+        Nothing is changed then.
         """
         own = dict(state_dict)
         saved, before = own.pop("exchange", None), super().state_dict()

@@ -166,9 +166,9 @@ def test_what_cannot_be_redistributed_is_refused_on_every_rank(comm, world, fold
 def test_other_schemes_shapes_and_settings_are_refused_on_every_rank(comm, folder):
     reducer = mpicomp.Reducer(comm, "topk:k=2")
     reducer.reduce(np.arange(8, dtype=np.float32))
-    whole(comm, folder, reducers={"reducer": reducer}, settings={"seed": 1, "data": {"rows": 5}})
+    whole(comm, folder, reducers={"reducer": reducer}, settings={"seed": 1, "data": {"rows": np.int64(5)}})
     saved = checkpoint.load(comm, folder)
-    saved.check_settings(seed=1, data={"rows": 5})
+    saved.check_settings(seed=1, data={"rows": np.int64(5) if comm.rank else 5})
     with pytest.raises(InvalidArgument, match=r"saved with data=\{'rows': 5\}, got \{'rows': 6\}"):
         saved.check_settings(seed=1, data={"rows": 6})
     with pytest.raises(InvalidArgument, match="scheme=topk:k=3, got topk:k=2"):
@@ -177,8 +177,17 @@ def test_other_schemes_shapes_and_settings_are_refused_on_every_rank(comm, folde
         saved.restore(mpicomp.Reducer(comm, "topk:k=2"), "other")
     with pytest.raises(InvalidArgument, match=r"holds model x as float64\[9\], this run has float32\[9\]"):
         saved.fill("model", {"x": np.zeros(9, np.float32)})
+    with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: settings must be numbers, texts, .*got complex"):
+        saved.check_settings(seed=1j if comm.rank == comm.size - 1 else 1)
+    with pytest.raises(InvalidArgument, match=rf"rank {comm.size - 1}: .* as float64\[9\], this run has list"):
+        saved.fill("model", {"x": [0.0] * 9 if comm.rank == comm.size - 1 else np.zeros(9)})
     with pytest.raises(InvalidArgument, match=r"holds model x as float64\[9\], this run has nothing"):
         saved.fill("model", {"y": np.zeros(9)})
+    with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: settings must be numbers, texts, .*got complex"):
+        whole(comm, folder, step=2, settings={"seed": 1j if comm.rank == comm.size - 1 else 1})
+    assert checkpoint.steps(folder) == [1]
+    whole(comm, folder, step=np.int64(2))
+    assert checkpoint.steps(folder) == [1, 2]
     again = mpicomp.Reducer(comm, "topk:k=2")
     saved.restore(again)
     with pytest.raises(InvalidArgument, match="residual has 8 elements, the gradients have 9"):

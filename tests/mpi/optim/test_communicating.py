@@ -337,6 +337,10 @@ def test_bad_arguments_and_states(comm, seed, kind, options):
             optimizer.load_state_dict({"steps": 9, **wrong} if "steps" in wrong else wrong)
     with pytest.raises(InvalidArgument, match="the state must be of"):
         kind(comm, {"w": np.ones(3)}, **options).load_state_dict(state)
+    if comm.size > 1:  # saved before and after a local step, in which no reducer has one
+        with pytest.raises(Disagreement, match=f"a state of {kind.name} at step 9.* a state of {kind.name} at step 8"):
+            optimizer.load_state_dict({**state, "steps": 8 + (comm.rank == 0)})
+        assert optimizer.steps == 0
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
