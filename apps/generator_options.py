@@ -13,14 +13,15 @@ def options(source: str, defaults: dict[str, int], most: int = 1 << 24) -> dict[
     Raises
     ------
     InvalidArgument
-        Naming the item that is none of ``defaults``, or out of range, and what could stand there.
+        Naming the item that is none of ``defaults``, repeated or out of range, and what could stand there.
     """
-    found = dict(defaults)
+    given: dict[str, int] = {}
     for item in filter(None, source.partition(":")[2].split(",")):
         name, _, value = item.partition("=")
-        fine = name in defaults and value.isdecimal() and len(value) <= _DIGITS
+        fine = name in defaults and name not in given and value.isdecimal() and len(value) <= _DIGITS
         if not fine or (name != "seed" and not 1 <= int(value) <= most):
             pattern = ",".join(f"{name}={default}" for name, default in defaults.items())
-            raise InvalidArgument(f"expected synthetic:{pattern} (whole numbers, at most {most}), got {item!r}")
-        found[name] = int(value)
-    return found
+            raise InvalidArgument(f"expected synthetic:{pattern} (whole numbers, at most {most}, each once), "
+                                  f"got {item!r}")
+        given[name] = int(value)
+    return {**defaults, **given}

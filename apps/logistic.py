@@ -46,12 +46,17 @@ def gradient(features: Matrix, labels: np.ndarray, l2: float, x: np.ndarray) -> 
 
 
 def smoothness(features: Matrix) -> float:
-    """The Lipschitz constant of the loss's gradient, lambda_max(A^T A) / (4 m); without the l2 term."""
+    """The Lipschitz constant of the loss's gradient, lambda_max(A^T A) / (4 m); without the l2 term.
+
+    It is infinite or NaN if squares of features overflow.
+    """
     m, d = features.shape
-    if d <= DIRECT:
-        largest = np.linalg.eigvalsh(features.gram(np.ones(m)))[-1]
-    else:
-        largest = _power_iteration(lambda v: features.transposed_times(features.times(v)), d)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if d <= DIRECT:
+            gram = features.gram(np.ones(m))
+            largest = np.linalg.eigvalsh(gram)[-1] if np.isfinite(gram).all() else np.inf
+        else:
+            largest = _power_iteration(lambda v: features.transposed_times(features.times(v)), d)
     return float(largest) / (4 * m)
 
 

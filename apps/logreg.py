@@ -92,8 +92,8 @@ def define(comm: Any, data: Dataset, settings: Settings) -> Problem:
 
 def _solve(data: Dataset, settings: Settings) -> Problem:
     smoothness = logistic.smoothness(data.features)
-    if smoothness == 0:
-        raise InvalidArgument(f"all features of {data.name} are zero: there is nothing to learn from")
+    if not 0 < smoothness < math.inf:
+        raise InvalidArgument(f"L of {data.name} must be positive and finite, got {smoothness:g}: scale the features")
     l2 = smoothness / 1e4 if settings.l2 is None else settings.l2
     step_size = 1 / (smoothness + l2) if settings.step_size is None else settings.step_size
     try:
@@ -104,12 +104,17 @@ def _solve(data: Dataset, settings: Settings) -> Problem:
 
 
 def check(comm: Any, data: Dataset, settings: Settings, keeper: Keeper) -> Settings:
-    """Refuse impossible settings, and different ones, on every rank; the settings with the workers (collective)."""
+    """Refuse impossible settings or data, and different settings, on every rank (collective).
+
+    Returns the settings with the number of workers.
+    """
     error = None
     try:
         workers = keeper.workers(settings.workers)
         settings = replace(settings, workers=comm.size if workers is None else workers)
         settings.check(comm.size, data.labels.size)
+        if not data.features.nonzeros:
+            raise InvalidArgument(f"all features of {data.name} are zero: there is nothing to learn from")
     except InvalidArgument as caught:
         error = caught
     comm.agree(f"train with {settings}", error)

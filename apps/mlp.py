@@ -55,7 +55,7 @@ class MLP:
             self.parameters[f"weight{number}"] = on_device(weight.astype(np.float32))
             self.parameters[f"bias{number}"] = on_device(np.zeros(outputs, np.float32))
         mine = slice(rank, None, ranks)
-        flat = [images.reshape(len(images), -1) for images in (data.train_images, data.test_images[mine])]
+        flat = [images.reshape(len(images), self.layers[0]) for images in (data.train_images, data.test_images[mine])]
         self._train, self._test = (on_device(one) for one in flat)
         self._train_labels, self._test_labels = data.train_labels, data.test_labels[mine]
         self._on_device = on_device

@@ -28,9 +28,8 @@ class Refused(Exception):
 
 
 def main(path: str) -> None:
-    limit = MEMORY + EXPANSION * os.path.getsize(path)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    lower(resource.RLIMIT_AS, MEMORY + EXPANSION * os.path.getsize(path))
+    lower(resource.RLIMIT_CPU, SECONDS)
     try:
         arrays = read(path)
     except Refused as error:
@@ -41,6 +40,13 @@ def main(path: str) -> None:
         sys.exit(f"no readable MATLAB file: {error}")
     for array in arrays:
         np.lib.format.write_array(sys.stdout.buffer, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def lower(kind: int, limit: int) -> None:
+    """Set a limit of this process, but not above the one that the job has."""
+    hard = resource.getrlimit(kind)[1]
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(kind, (limit, limit))
 
 
 def read(path: str) -> list[np.ndarray]:

@@ -115,7 +115,7 @@ def _cut(text: str) -> list[str]:
 
 def _decoded(path: Path) -> str:
     try:
-        return compressed_files.read(path).decode()
+        return compressed_files.read(path).decode().removeprefix("\ufeff")  # a byte-order mark is no symbol
     except UnicodeDecodeError as error:
         wrong = error.object[error.start]
         raise CorruptFile(f"{path} must be UTF-8 text, got byte {wrong:#04x} at {error.start}") from None

@@ -80,7 +80,7 @@ def phases(path: Given) -> list[Result]:
         for part in frame.trace.parts():
             events = part.events("rank", "t_start", "t_end")
             for _, own in tables.groups(events["rank"]):
-                whole += int(events["t_end"][own].max() - events["t_start"][own].min())
+                whole += int(events["t_end"][own].max()) - int(events["t_start"][own].min())
     for row in rows:
         if row["kind"] == "step" and len(outermost["step"]):
             row |= quantities(outermost["t_end"] - outermost["t_start"])

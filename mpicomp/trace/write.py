@@ -21,9 +21,11 @@ from .tables import Result, Table
 from .totals import Totals
 
 _LONGEST_ENUM = 32_768  # bytes of names; HDF5 keeps a type in an object header of at most 64 KiB
+_LARGEST = (1 << 64) - 1  # number in a column of bytes; a larger sum is written as this
 _NONE = "none"  # name of "not given" in the file: an enum has no empty name
 _SUMMARY_KEY = ("kind", "algo", "scheme", "size_bin")
-_SUMMARISED = ("kind", "algo", "scheme", "t_start", "t_end", "nbytes_dense", "nbytes_sent", "nbytes_recv")
+_TRAFFIC = ("nbytes_sent", "nbytes_recv")
+_SUMMARISED = ("kind", "algo", "scheme", "t_start", "t_end", "nbytes_dense", *_TRAFFIC)
 
 Ranks = list[Journal | None]
 
@@ -220,7 +222,7 @@ def _summary(totals: Totals, vocabulary: _Vocabulary) -> Table:
         median, p90, p99 = np.percentile(durations, [50, 90, 99])
         rows.append((
             names[0][kind], names[1][algo], names[2][scheme], size, len(durations), median, p90, p99,
-            durations.max(), durations.sum(), nbytes["nbytes_sent"], nbytes["nbytes_recv"],
+            durations.max(), durations.sum(), *(np.uint64(min(nbytes[name], _LARGEST)) for name in _TRAFFIC),
         ))  # fmt: skip
     return _columns(schema.SUMMARY, rows)
 

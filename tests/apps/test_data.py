@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpicomp.apps import data
+from mpicomp.apps import data, read_matlab
 from mpicomp.apps.matrix import Dense, Sparse
 from mpicomp.errors import CorruptFile, InvalidArgument, MissingExtra
 
@@ -38,7 +38,7 @@ def test_synthetic_is_the_same_every_time():
     assert not np.array_equal(first.features.values, data.load("synthetic:n=200,d=30,seed=4").features.values)
 
 
-@pytest.mark.parametrize("options", ["n=", "m=3", "n=-5", "n=1.5", "n=1", "d=0"])
+@pytest.mark.parametrize("options", ["n=", "m=3", "n=-5", "n=1.5", "n=1", "d=0", "d=3,d=4"])
 def test_synthetic_refuses(options):
     with pytest.raises(InvalidArgument, match="synthetic"):
         data.load(f"synthetic:{options}")
@@ -120,6 +120,15 @@ def test_a_mat_file_that_crashes_its_reader(tmp_path, monkeypatch):
     (tmp_path / "some.mat").write_bytes(b"MATLAB 5.0")
     with pytest.raises(CorruptFile, match="damaged: its reader ended with -11"):
         data.load(str(tmp_path / "some.mat"))
+
+
+@pytest.mark.parametrize(("hard", "expected"), [(-1, 5000), (9000, 5000), (1000, 1000)])
+def test_the_reader_of_mat_files_keeps_within_the_limits_of_the_job(monkeypatch, hard, expected):
+    limits = {}
+    monkeypatch.setattr(read_matlab.resource, "getrlimit", lambda kind: (hard, hard))
+    monkeypatch.setattr(read_matlab.resource, "setrlimit", limits.__setitem__)
+    read_matlab.lower(read_matlab.resource.RLIMIT_AS, 5000)
+    assert limits == {read_matlab.resource.RLIMIT_AS: (expected, expected)}
 
 
 def test_sparse_mat_files_whose_indices_point_outside(tmp_path):

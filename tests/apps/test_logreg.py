@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from mpicomp.apps import data, logreg
+from mpicomp.apps import data, logistic, logreg
 from mpicomp.apps.fault_tolerant import Training, check
 from mpicomp.apps.matrix import Dense
 from mpicomp.apps.settings import Settings
@@ -95,6 +95,15 @@ def test_features_of_zeros_are_refused(alone):
     nothing = SMALL._replace(features=SMALL.features._replace(values=np.zeros((90, 12))))
     with pytest.raises(InvalidArgument, match=r"all features of .* are zero"):
         logreg.train(alone, nothing, Settings())
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+@pytest.mark.parametrize("direct", [5000, 5])
+def test_features_whose_squares_are_zero_or_infinite_are_refused(alone, monkeypatch, size, direct):
+    monkeypatch.setattr(logistic, "DIRECT", direct)
+    scaled = SMALL._replace(features=Dense(SMALL.features.values / 480 * size))
+    with pytest.raises(InvalidArgument, match=r"L of .* must be positive and finite, got .*: scale the features"):
+        logreg.train(alone, scaled, Settings())
 
 
 def test_a_regulariser_that_leaves_no_single_minimum_is_refused(alone):

@@ -57,6 +57,11 @@ def test_a_dense_run_is_sgd_with_momentum(alone):
     assert point.density == 1 and point.step == 5 == report.steps and report.best == point.metric
 
 
+def test_a_rank_without_test_images():
+    few = images.load("synthetic:train=20,test=1")
+    assert MLP(few, 0, rank=2, ranks=3).evaluate() == (0, 0, 0)
+
+
 def test_it_learns_and_reports(alone):
     report = loop.train(alone, task(), LoopSettings("topk:density=0.1", workers=2, batch=10, epochs=6, lr=0.02))
     assert report.series[-1].metric > 0.25  # by chance: 0.1

@@ -73,6 +73,9 @@ def test_the_generator_makes_the_format_it_is_read_in(tmp_path):
     (b"1,2,3,4\n1,2,3,1e999\n", "line 2"),
     (b"1,2,3,4\n99999999999999999999,2,3,4\n", "line 2"),
     (b"1,2,3,4\n1,2,3,\xff\n", "line 2"),
+    (b"1,2,3,4\n1,5,3,4\x85\n", "line 2"),
+    (b"1,2,3,4\n1,5,3,\x1c4\n", "line 2"),
+    (b"1,2,3,9007199254740991\n1,5,3,9007199254740992\n", r"line 2: .*all numbers below 2\*\*53"),
     (b"1,2,3,4\n" * 9000 + b"1,2\n", "line 9001"),
     (b"1\t2\t3\t4\n2\t2\t3\t4\n", "at least 2 ratings of some user, got 2 ratings of 2 users"),
 ])

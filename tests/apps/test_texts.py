@@ -53,6 +53,14 @@ def test_a_single_file_is_cut(tmp_path):
     assert text.held_out.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_byte_order_mark_is_no_symbol(tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbf" + b"abcdefghij" * 10)
+    assert texts.load(str(tmp_path / "x.txt")).symbols == 10
+    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbfabc\xff")
+    with pytest.raises(CorruptFile, match="got byte 0xff at 6"):
+        texts.load(str(tmp_path / "x.txt"))
+
+
 def test_the_generator_is_seeded_and_can_be_foreseen():
     text = texts.load("synthetic:tokens=5000,symbols=20,seed=3")
     again, other = (texts.load(f"synthetic:tokens=5000,symbols=20,seed={seed}") for seed in (3, 4))

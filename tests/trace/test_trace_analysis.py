@@ -94,6 +94,23 @@ def test_metrics_that_are_not_finite(plant, spool, tmp_path):
     assert (loss["first"], loss["last"], loss["min"], loss["values"]) == (None, None, 2.0, [None, 2.0, None])
 
 
+@pytest.mark.parametrize("value", [1.7e308, 0.1, 1e-306])
+def test_the_mean_of_equal_metrics_is_their_value(plant, spool, tmp_path, value):
+    for rank in range(3):
+        plant(rank).metric("loss", value).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    assert mpicomp.trace.metrics(tmp_path / "out.h5")["loss"]["first"] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_shares_of_a_run_longer_than_int64(plant, spool, tmp_path):
+    late = 3 << 61
+    for rank in range(3):
+        plant(rank).events(("step", -late, 10 - late, 0), ("step", late, late + 10, 1)).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    assert mpicomp.trace.phases(tmp_path / "out.h5")[0]["share"] == pytest.approx(20 / (2 * late))
+
+
 def test_summary_groups_by_what_is_asked(planted_trace):
     by_rank = mpicomp.trace.summary(planted_trace, ("rank", "kind"))
     assert len(by_rank) == 9 and {row["count"] for row in by_rank} == {10}

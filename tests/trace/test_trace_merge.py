@@ -153,6 +153,15 @@ def test_a_run_without_events(plant, spool, tmp_path):
     assert validate(tmp_path / "out.h5") == []
 
 
+def test_sums_of_bytes_that_no_column_holds(plant, spool, tmp_path):
+    for rank in range(3):
+        plant(rank).events(("exchange", 0, 1, 0, 0, (1 << 64) - 8, 5), ("step", 0, 1, 0, 0, 7, 0)).done()
+    recover(spool, tmp_path / "out.h5")
+    with open_trace(tmp_path / "out.h5") as trace:
+        sums = trace.table("summary", ["nbytes_sent", "nbytes_recv"])
+    assert (sums["nbytes_sent"].tolist(), sums["nbytes_recv"].tolist()) == ([(1 << 64) - 1, 21], [15, 0])
+
+
 def test_more_names_than_an_enum_can_hold(plant, spool, tmp_path):
     own = plant(0)
     own.events(*((f"a kind with a rather long name {number}", number, number + 1, 0) for number in range(2000))).done()

@@ -31,6 +31,7 @@ CLASS_OF = {kind: code for code, name in enumerate(CLASSES, 1) for kind in CLASS
 ALLREDUCE_KINDS = ("collective", "allreduce")  # kinds whose sizes are those of an all-reduce
 BLOCKS, SURE = 10, 3.0  # blocks of steps whose medians distinguish a change from noise; standard errors of one
 _BLOCK = 1 << 20  # events whose nesting is computed at a time: bounds the memory
+_RANKS = 2.0**24  # no run has more
 
 
 class Frame:
@@ -213,8 +214,9 @@ def mean_by_step(metric: Table) -> tuple[np.ndarray, np.ndarray]:
     """Steps of a metric, ascending, and its mean over ranks at each."""
     order, starts = tables.blocks(metric["step"])
     counts = np.diff(np.append(starts, len(order)))
-    with np.errstate(invalid="ignore"):
-        return metric["step"][order][starts], np.add.reduceat(metric["value"][order], starts) / counts
+    values = metric["value"][order] / _RANKS  # exact, and leaves room for the sum of values near the largest
+    with np.errstate(invalid="ignore", over="ignore"):
+        return metric["step"][order][starts], np.add.reduceat(values, starts) / counts * _RANKS
 
 
 def grouped(key: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:

@@ -102,6 +102,17 @@ def test_an_unreadable_file_is_refused_on_every_rank(comm, shared_tmp):
         data.share(comm, str(shared_tmp / "none"))
 
 
+def test_refused_data_leave_no_trace(comm, shared_tmp):
+    path = shared_tmp / "zeros"
+    if comm.rank == 0:
+        path.write_text("1 1:0\n" * 8 + "-1 2:0\n" * 8)
+    arguments = ["--data", str(path), "--trace", str(shared_tmp / "run.h5")]
+    with pytest.raises(InvalidArgument, match="all features of zeros are zero"):
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
+    comm.Barrier()
+    assert [found.name for found in shared_tmp.iterdir()] == ["zeros"]
+
+
 def test_different_settings_are_refused_on_every_rank(comm):
     if comm.size == 1:
         pytest.skip("one rank cannot disagree")
