@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import SupportsInt, cast
 
 import numpy as np
 
@@ -199,14 +199,23 @@ class DiLoCo:
         self.steps = now
 
     def synchronize(self) -> None:
-        """Exchange every fragment now and take the common parameters: the same model on all ranks (collective)."""
+        """Exchange now and take the common parameters: the same model on all ranks (collective).
+
+        A fragment of which all workers have the common parameters is left as it is: only its momentum would move it.
+        """
         self.payload_bits = self.density = 0.0
         self._end([number for number, fragment in enumerate(self._fragments) if fragment.pending is not None],
                   self.settings["merge"])
-        everyone = list(range(len(self._fragments)))
-        for number in everyone:
+        mine = run_collectively(self.comm, lambda: [self._has_moved(fragment) for fragment in self._fragments])
+        everyone, _ = self.comm.gather_to_all(np.array(mine, np.int64))
+        moved = np.flatnonzero(everyone.reshape(self.comm.size, -1).any(axis=0)).tolist()
+        for number in moved:
             self._begin(number, self.steps)
-        self._end(everyone, 1.0)
+        self._end(moved, 1.0)
+
+    def _has_moved(self, fragment: Fragment) -> bool:
+        """True if this worker's parameters differ from the common ones."""
+        return any((theta != self._own.read(name)).any() for name, theta in fragment.theta.items())
 
     @contextmanager
     def outer_parameters(self) -> Iterator[None]:
@@ -349,16 +358,20 @@ class DiLoCo:
         if saved != mine:
             raise InvalidArgument(f"the state must be of {_text(mine)}, got {_text(saved)}: resume with the settings "
                                   "that saved it, or begin anew from the saved parameters")
-        _check_names([f"fragment {number}/{name}" for number, one in enumerate(self._fragments)
-                      for name in ("rounds", "started", "in flight", *one.outcome)], state)
-        expected = {f"{kind}/{name}": value.shape for number, one in enumerate(self._fragments)
+        plain = [f"fragment {number}/{name}" for number, one in enumerate(self._fragments)
+                 for name in ("rounds", "started", "in flight", *one.outcome)]
+        _check_names(plain, state)
+        for name in ("steps", *plain):
+            if not isinstance(state[name], SupportsInt):
+                raise InvalidArgument(f"the state must have a number as {name}, got {state[name]!r}")
+        expected = {f"{kind}/{name}": _form(value) for number, one in enumerate(self._fragments)
                     for name, value in one.theta.items()
                     for kind in ("theta", "velocity", *["mean"] * bool(state[f"fragment {number}/in flight"]))}
-        got = {name: np.shape(cast("np.ndarray", value)) for name, value in state.items()
+        got = {name: _form(np.asarray(value)) for name, value in state.items()
                if name.startswith(("theta/", "velocity/", "mean/"))}
         if odd := sorted(name for name in {*expected, *got} if expected.get(name) != got.get(name)):
-            raise InvalidArgument(f"the state must have {odd[0]} of shape {expected.get(odd[0], 'none')}, got "
-                                  f"{got.get(odd[0], 'none')}: resume with the model that was saved")
+            raise InvalidArgument(f"the state must have {odd[0]} as {expected.get(odd[0], 'nothing')}, got "
+                                  f"{got.get(odd[0], 'nothing')}: resume with the model that was saved")
 
     # -- ranks that died
 
@@ -428,6 +441,10 @@ class DiLoCo:
 def _check_names(names: Iterable[str], state: Mapping[str, object]) -> None:
     if absent := [name for name in names if name not in state]:
         raise InvalidArgument(f"the state must be that of DiLoCo.state_dict(), it lacks {', '.join(absent)}")
+
+
+def _form(array: np.ndarray) -> str:
+    return f"{'float' if array.dtype.kind == 'f' else array.dtype}{list(array.shape)}"
 
 
 def _under(prefix: str, state: Mapping[str, object]) -> dict[str, object]:

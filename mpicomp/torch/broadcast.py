@@ -10,8 +10,8 @@ import torch
 from ..comm.broadcast import broadcast_bytes
 from ..comm.comm import Comm
 from ..comm.safety.collective_errors import check_communicator, run_collectively
-from ..errors import Disagreement
-from .tensor_collectives import filled
+from ..errors import Disagreement, InvalidArgument
+from .tensor_collectives import check_dense, filled
 
 
 @torch.no_grad()
@@ -30,11 +30,16 @@ def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[st
     Raises
     ------
     Disagreement
-        On every rank, if names, shapes or dtypes differ: the first that does.
+        On every rank, if names, shapes or dtypes differ: the first that does. Or ``root`` differs.
+    InvalidArgument
+        On every rank: there is no rank ``root``.
+    BufferRefused
+        On every rank: a tensor is sparse, or in memory that MPI cannot read.
     """
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     named = [(name, tensor.detach()) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]
     check_alike(comm, [describe(name, tensor) for name, tensor in named], root)
+    run_collectively(comm, lambda: [check_dense(tensor) for _, tensor in named])
     for _, tensor in named:
         if not tensor.numel():
             continue
@@ -47,6 +52,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, comm: Comm, root
 
     Of a ``DistributedOptimizer`` it is the wrapped optimizer that gets them: each rank keeps its error memory.
     """
+    check_root(comm, root)
     own: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
     packed = run_collectively(comm, lambda: pickle.dumps(own.state_dict()), here=comm.rank == root)
     data = broadcast_bytes(comm, packed or b"", root)  # unlike MPI's own, of any length
@@ -71,9 +77,17 @@ def describe(name: str, tensor: torch.Tensor) -> str:
     return f"{name} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
+def check_root(comm: Comm, root: int) -> None:
+    """Raise on every rank unless all name one rank that exists (collective)."""
+    check_communicator(comm)
+    exists = isinstance(root, int) and 0 <= root < comm.size
+    comm.agree(f"values of rank {root}", None if exists else InvalidArgument(
+        f"root must be a rank, 0 to {comm.size - 1}, got {root!r}"))
+
+
 def check_alike(comm: Comm, mine: list[str], root: int = 0) -> None:
     """Raise on every rank unless all have the texts of ``root`` (collective)."""
-    check_communicator(comm)
+    check_root(comm, root)
     theirs = comm.bcast(mine, root)
     error = None
     if mine != theirs:

@@ -16,7 +16,7 @@ from ..ops.device import device_of
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from .arrivals import Arrival, Group, gathered, same, scatter
-from .exchange import SEED_STEP
+from .exchange import SEED_STEP, Refused
 from .flat import COMPUTE, as_array, in_c_order, named_arrays
 from .lanes import Lanes
 from .optimizer import State, loaded_states, saved_states
@@ -181,20 +181,24 @@ class DDPHook:
 
     def _average(self, group: Group, arrivals: list[Arrival]) -> None:
         flat = arrivals[0].flat
-        if flat.dtype not in COMPUTE:
-            raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {flat.dtype}")
         if flat.is_cuda:
             torch.cuda.set_device(flat.device)  # a new thread's is GPU 0; see `device.stay_on`
         for arrival in arrivals:
             arrival.wait()
-        in_place = (same(arrivals[0].parameters, group.parameters) and flat.dtype == COMPUTE[flat.dtype]
-                    and all(map(in_c_order, group.parameters)))
-        gradients = [] if in_place else self._gradients(group, arrivals)
-        work = flat if in_place else gathered(gradients)
+        reducer = self._reducer(group, flat)
+        try:
+            check_gradients(group, flat)
+            in_place = (same(arrivals[0].parameters, group.parameters) and flat.dtype == COMPUTE[flat.dtype]
+                        and all(map(in_c_order, group.parameters)))
+            gradients = [] if in_place else self._gradients(group, arrivals)
+            work = flat if in_place else gathered(gradients)
+            arrays = named_arrays(work, group.names, [parameter.shape for parameter in group.parameters])
+        except Exception as error:  # the other ranks wait for it in the reducer
+            reducer.reduce(Refused(error))
+            raise
         device = device_of(work)
         with nullcontext() if device is None else device.side_stream(as_array(work)):
-            arrays = named_arrays(work, group.names, [parameter.shape for parameter in group.parameters])
-            self._reducer(group, flat).reduce(arrays, out=arrays)
+            reducer.reduce(arrays, out=arrays)
         if not in_place:
             scatter(work, gradients)
 
@@ -275,3 +279,14 @@ class DDPHook:
     def close(self) -> None:
         """End the threads and free the communicators (collective)."""
         self._lanes.close()
+
+
+def check_gradients(group: Group, flat: torch.Tensor) -> None:
+    """Refuse gradients that cannot be averaged; DDP shows complex ones as real ones, twice as many."""
+    if flat.layout != torch.strided:
+        raise InvalidArgument(f"the gradient of {group.names[0]} is sparse, expected a dense one: make the layer with "
+                              "sparse=False")
+    for name, dtype in zip(group.names, (parameter.dtype for parameter in group.parameters), strict=True):
+        if dtype not in COMPUTE or flat.dtype not in COMPUTE:
+            raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got "
+                                  f"{flat.dtype if dtype in COMPUTE else dtype} of {name}")

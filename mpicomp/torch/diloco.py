@@ -123,7 +123,7 @@ class DiLoCo(diloco.DiLoCo):
         Disagreement
             On every rank: the ranks' states are of different steps.
         """
-        super().load_state_dict(with_arrays(state))
+        super().load_state_dict(run_collectively(self.comm, lambda: with_arrays(state)))
 
 
 def _checked(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Named:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from ..errors import InvalidArgument
+
 
 def with_tensors(state: Mapping[str, object]) -> dict[str, object]:
     """A state, in which others may be nested; tensors share the arrays' memory."""
@@ -16,5 +18,7 @@ def with_tensors(state: Mapping[str, object]) -> dict[str, object]:
 
 def with_arrays(state: Mapping[str, object]) -> dict[str, object]:
     """The state that ``with_tensors`` was given."""
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"a state must be what state_dict() returned, got {type(state).__name__}")
     return {name: with_arrays(value) if isinstance(value, Mapping) else
             value.cpu().numpy() if isinstance(value, torch.Tensor) else value for name, value in state.items()}

@@ -35,9 +35,9 @@ class Leader(Exchange[Led, averaging.Common]):
 
     Schedule: the leader selects and broadcasts the selection in the selector's compact form; every worker
     gathers its own values there; one dense all-reduce of k values.
-    Cost: 2 (size-1)/size * k values per rank plus one broadcast of the selection, which `broadcast` sends down a tree
-    where it is short: no gradient build-up. The leader reads memory and gradient once more than the others, who look for
-    non-finite gradients meanwhile.
+    Cost: 2 (size-1)/size * k values per rank plus one broadcast of the selection, down a tree if it is short: no
+    gradient build-up. The leader reads memory and gradient once more than the others, who look for non-finite gradients
+    meanwhile.
     Restrictions: any selector; codes must be addable.
     Reference: Chen et al., ScaleCom, NeurIPS 2020, algorithm 1.
     """

@@ -39,7 +39,8 @@ class MomentumCorrected(ErrorMemory):
     options: tuple[Option, ...] = (
         MOMENTUM, NESTEROV,
         Option("masking", str, "yes", "stop the momentum of what was sent", choices=("yes", "no")),
-        Option("clip", float, 0.0, "each worker's gradient is cut to clip sqrt(workers), the mean of independent ones so to about clip; 0 is off", low=0),
+        Option("clip", float, 0.0, "each worker's gradient is cut to clip sqrt(workers), a mean of independent ones so "
+               "to about clip; 0 is off", low=0),
     )
     reference = "Lin et al. 2018 (DGC)"
     takes_momentum = True

@@ -254,3 +254,30 @@ def test_nodes_are_the_workers_of_the_hook(world, comm, seed, monkeypatch):
             assert world.bcast(one).equal(one)
             assert not exact or torch.allclose(one, other)
     own.Free()
+
+
+class Complex(nn.Embedding):
+    """Rows of complex numbers."""
+
+    def __init__(self):
+        super().__init__(4, 2, dtype=torch.complex64)
+
+    def forward(self, rows):
+        return torch.view_as_real(self.weight)[rows]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("made", "said"), [
+    (Complex, "gradients must be one of .* got torch.complex64 of weight"),
+    (lambda: nn.Embedding(4, 2, sparse=True), "the gradient of weight is sparse, expected a dense one"),
+], ids=["complex", "sparse"])
+def test_gradients_that_cannot_be_averaged(comm, made, said, alone):
+    """DDP shows complex gradients as real ones, twice as many."""
+    last = comm.size - 1
+    model = nn.Embedding(4, 2) if alone and comm.rank < last else made()
+    wrapped = DDP(model, init_sync=False)
+    hook = ddp_hook(comm, "dense", model.named_parameters())
+    wrapped.register_comm_hook(None, hook)
+    with pytest.raises(RuntimeError, match=f"rank {last if alone else 0}: {said}"):
+        wrapped(torch.tensor([1, 3])).sum().backward()
+    hook.close()

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'mpicomp
 
 from torch import nn  # noqa: E402
 
-from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient  # noqa: E402
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, NonFiniteGradient  # noqa: E402
 from mpicomp.optim import DiLoCo as ArrayDiLoCo  # noqa: E402
 from mpicomp.optim.fragments import divided  # noqa: E402
 from mpicomp.torch import DiLoCo, DistributedOptimizer  # noqa: E402
@@ -193,7 +194,7 @@ def test_a_state_of_other_settings_is_refused(comm, seed, other, text):
     with pytest.raises(InvalidArgument, match=rf"rank {comm.size - 1}: the state must be of every=4.*got .*{text}"):
         diloco.load_state_dict(wrong)
     lacking = {name: value for name, value in diloco.state_dict().items() if name != "theta/0.weight"}
-    with pytest.raises(InvalidArgument, match=r"theta/0\.weight of shape \(6, 5\), got none"):
+    with pytest.raises(InvalidArgument, match=r"theta/0\.weight as float\[6, 5\], got nothing"):
         diloco.load_state_dict(lacking)
     for absent in ("fragment 0/rounds", "fragment 0/density"):
         lacking = {name: value for name, value in diloco.state_dict().items()
@@ -204,6 +205,49 @@ def test_a_state_of_other_settings_is_refused(comm, seed, other, text):
     with pytest.raises(InvalidArgument, match="lacks every, fragments, delay, steps"):
         diloco.load_state_dict({})
     train(model, inner, diloco, seed, comm.rank, range(4))
+    diloco.close()
+
+
+@pytest.mark.parametrize(("name", "value", "text"), [
+    (None, None, "a state must be what state_dict() returned, got NoneType"),
+    ("steps", "many", "the state must have a number as steps, got 'many'"),
+    ("fragment 0/rounds", "two", "the state must have a number as fragment 0/rounds, got 'two'"),
+    ("velocity/0.weight", torch.zeros(6, 5, dtype=torch.complex64),
+     "velocity/0.weight as float[6, 5], got complex64[6, 5]"),
+])
+def test_a_state_that_is_damaged_on_one_rank_changes_nothing(comm, seed, name, value, text):
+    model, last = made(seed), comm.size - 1
+    inner = adamw(model)
+    diloco = DiLoCo(model, inner, comm, every=2, scheme=SPARSE)
+    at_first = diloco.state_dict()
+    train(model, inner, diloco, seed, comm.rank, range(5))
+    before = diloco.state_dict()
+    state = at_first if comm.rank < last else {**at_first, name: value} if name else None
+    with pytest.raises(InvalidArgument, match=rf"rank {last}: .*{re.escape(text)}"):
+        diloco.load_state_dict(state)
+    for name, value in diloco.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    diloco.close()
+
+
+def test_what_has_not_moved_is_not_moved_by_its_momentum(comm, seed):
+    """``synchronize`` after the last exchange, and again."""
+    model = made(seed)
+    inner = adamw(model)
+    diloco = DiLoCo(model, inner, comm, every=4, fragments=2)
+    train(model, inner, diloco, seed, comm.rank, range(8))  # ends with the second fragment's exchange
+    first, last = ([value.detach().clone() for value in one.parameters()] for one in (model[0], model[2]))
+    diloco.synchronize()
+    assert all(torch.equal(*pair) for pair in zip(model[2].parameters(), last, strict=True))
+    assert not all(torch.equal(*pair) for pair in zip(model[0].parameters(), first, strict=True))
+    at_end = [value.detach().clone() for value in model.parameters()]
+    diloco.synchronize()
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), at_end, strict=True))
+    if comm.rank == comm.size - 1:  # one worker's step is enough
+        inner_step(model, inner, batch(seed, 9, comm.rank))
+    diloco.synchronize()
+    assert not any(torch.equal(*pair) for pair in zip(model.parameters(), at_end, strict=True))
+    assert len(set(comm.allgather(next(model.parameters()).detach().numpy().tobytes()))) == 1
     diloco.close()
 
 
@@ -239,6 +283,9 @@ def test_unlike_models_and_settings_are_refused(comm, seed):
         DiLoCo(model, adamw(model[0] if odd else model), comm)
     with pytest.raises(InvalidArgument, match=r"needs a torch\.nn\.Module and its"):
         DiLoCo(model, None if odd else adamw(model), comm)
+    model = made(seed).to("meta") if odd else made(seed)
+    with pytest.raises(BufferRefused, match=rf"rank {comm.size - 1}: .* got one on meta"):
+        DiLoCo(model, adamw(model), comm)
 
 
 def test_a_closure_goes_to_the_inner_optimizer(comm, seed):

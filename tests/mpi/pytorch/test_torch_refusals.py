@@ -1,12 +1,14 @@
 """A gradient that one rank alone cannot take is refused on all, in whatever way a step goes, and training goes on."""
 
+from functools import partial
+
 import needs_torch  # noqa: F401
 import pytest
 import torch
 from torch import nn
 
-from mpicomp.errors import BufferRefused, InvalidArgument
-from mpicomp.torch import DistributedOptimizer, broadcast_parameters
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument
+from mpicomp.torch import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
 
 torch.set_num_threads(1)
 SPARSE = r"the gradient of embedding\.weight is sparse, expected a dense one: make the layer with sparse=False"
@@ -54,3 +56,25 @@ def test_a_sparse_gradient_on_one_rank(comm, seed, scheme, bucket_bytes, overlap
 def test_parameters_are_not_broadcast_over_a_communicator_of_mpi4py(world):
     with pytest.raises(InvalidArgument, match=r"got Intracomm: make one by mpicomp\.Comm\(MPI\.COMM_WORLD\)"):
         broadcast_parameters(Net().state_dict(), world)
+
+
+@pytest.mark.parametrize("what", ["parameters", "optimizer"])
+def test_a_root_that_is_none_or_differs(comm, what):
+    net = Net()
+    spread = partial(broadcast_parameters, net.state_dict()) if what == "parameters" else partial(
+        broadcast_optimizer_state, torch.optim.SGD(net.parameters(), 0.1, momentum=0.9))
+    for root in (comm.size, -1, "0"):
+        with pytest.raises(InvalidArgument, match=f"root must be a rank, 0 to {comm.size - 1}, got {root!r}"):
+            spread(comm, root)
+    if comm.size > 1:
+        with pytest.raises(Disagreement, match=r"values of rank 0.*values of rank 1"):
+            spread(comm, min(comm.rank, 1))
+
+
+@pytest.mark.parametrize("kind", ["meta", "sparse"])
+def test_a_tensor_that_mpi_cannot_read_on_one_rank(comm, kind):
+    mine = torch.ones(3, 2)
+    if comm.rank == comm.size - 1:
+        mine = mine.to_sparse() if kind == "sparse" else mine.to("meta")
+    with pytest.raises(BufferRefused, match=f"rank {comm.size - 1}: .*{kind}"):
+        broadcast_parameters({"first": torch.ones(2), "odd": mine}, comm)
