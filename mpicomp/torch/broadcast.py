@@ -39,7 +39,12 @@ def broadcast_parameters(tensors: Mapping[str, torch.Tensor] | Iterable[tuple[st
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     named = [(name, tensor.detach()) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]
     check_alike(comm, [describe(name, tensor) for name, tensor in named], root)
-    run_collectively(comm, lambda: [check_dense(tensor) for _, tensor in named])
+
+    def check() -> None:
+        for _, tensor in named:
+            check_dense(tensor)
+
+    run_collectively(comm, check)
     for _, tensor in named:
         if not tensor.numel():
             continue
