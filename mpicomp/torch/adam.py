@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from ..schemes.registry import Scheme
 from ..types import Array
 from .broadcast import broadcast_parameters
 from .flat import as_array, finished
+from .optimizer import Uncopied
 from .tensor_states import with_arrays, with_tensors
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 Loss = TypeVar("Loss")
 DTYPES = (torch.float32, torch.float64)
+DEVICES = ("cpu", "cuda")
 ALLOWED = {"params", "lr", "initial_lr", "param_names"}  # all that groups may differ in; schedulers need the third
 
 
-class _CommunicatingAdam(torch.optim.Optimizer):
+class _CommunicatingAdam(Uncopied, torch.optim.Optimizer):
     """Base of both.
 
     Each rank calls ``backward()`` as if it were alone, and ``step()`` on every rank exchanges and updates.
@@ -58,23 +60,36 @@ class _CommunicatingAdam(torch.optim.Optimizer):
                  gradient_scheme: str | Scheme = "dense", algorithm: str = "auto", nonfinite: str = "raise",
                  broadcast: bool = True, **options: int) -> None:
         self.comm = own = Comm(comm)
-        run_collectively(own, lambda: self._take(params, lr))
-        if broadcast:
-            broadcast_parameters(self._named(), own)
-        self.exchange = self.kind(own, self._views(), scheme=scheme, gradient_scheme=gradient_scheme,
-                                  algorithm=algorithm, nonfinite=nonfinite, beta1=betas[0], beta2=betas[1], eps=eps,
-                                  weight_decay=weight_decay, **options)
+        try:
+            beta1, beta2 = run_collectively(own, lambda: self._take(params, lr, betas))
+            own.agree(f"{type(self).__name__} broadcast={broadcast}")
+            if broadcast:
+                broadcast_parameters(self._named(), own)
+            self.exchange = self.kind(own, self._views(), scheme=scheme, gradient_scheme=gradient_scheme,
+                                      algorithm=algorithm, nonfinite=nonfinite, beta1=beta1, beta2=beta2, eps=eps,
+                                      weight_decay=weight_decay, **options)
+        except Exception:  # of any class: raised on all ranks, so that all free it
+            own.Free()
+            raise
 
-    def _take(self, params: ParamsT, lr: float) -> None:
+    def _take(self, params: ParamsT, lr: float, betas: tuple[float, float]) -> tuple[float, float]:
+        """Check what this rank passes; return ``betas``."""
         super().__init__(params, {"lr": lr})
         for group in self.param_groups:
             if extra := sorted(set(group) - ALLOWED):
                 raise InvalidArgument(f"parameter groups may differ in lr alone, got {', '.join(extra)}: give it to "
                                       f"{type(self).__name__} for all parameters")
         self._check_layout()
+        self._views()  # on a GPU needs CuPy
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise InvalidArgument(f"betas must be two numbers, such as (0.9, 0.999), got {betas!r}")
+        return betas[0], betas[1]
 
     def _check_layout(self) -> None:
         for name, parameter in self._named():
+            if parameter.device.type not in DEVICES:
+                raise InvalidArgument(f"parameters must be on {' or '.join(DEVICES)}, got {name} on "
+                                      f"{parameter.device}: move the model first, from meta by to_empty()")
             if parameter.dtype not in DTYPES or not parameter.is_contiguous():
                 raise InvalidArgument(f"parameters must be contiguous and float32 or float64, got {name} of "
                                       f"{parameter.dtype} with strides {parameter.stride()}: use autocast, which keeps "
@@ -145,24 +160,25 @@ class _CommunicatingAdam(torch.optim.Optimizer):
 
         Nothing is changed then.
         """
-        own = dict(state_dict)
-        saved, before = own.pop("exchange", None), super().state_dict()
-
-        def load() -> None:
-            if not isinstance(saved, dict):
-                raise InvalidArgument(f"the state must be of {type(self).__name__}, with 'exchange' in it, got "
-                                      f"{', '.join(own) or 'nothing'}")
-            try:
-                super(_CommunicatingAdam, self).load_state_dict(own)
-            except (ValueError, KeyError) as error:
-                raise InvalidArgument(f"the optimizer does not take the saved state: {error}") from error
-
+        before = super().state_dict()
         try:
-            run_collectively(self.comm, load)
-            self.exchange.load_state_dict(with_arrays(cast("dict[str, object]", saved)))
+            self.exchange.load_state_dict(run_collectively(self.comm, lambda: self._load(state_dict)))
         except Exception:
             super().load_state_dict(before)
             raise
+
+    def _load(self, state_dict: object) -> dict[str, object]:
+        """Load the learning rates; return the state of ``exchange``."""
+        own = dict(state_dict) if isinstance(state_dict, Mapping) else {}
+        saved = own.pop("exchange", None)
+        if not isinstance(saved, dict):
+            raise InvalidArgument(f"the state must be of {type(self).__name__}, with 'exchange' in it, got "
+                                  f"{', '.join(own) or 'nothing'}")
+        try:
+            super().load_state_dict(own)
+        except (ValueError, KeyError) as error:
+            raise InvalidArgument(f"the optimizer does not take the saved state: {error}") from error
+        return with_arrays(saved)
 
     def close(self) -> None:
         """Free the communicator (collective)."""

@@ -127,7 +127,7 @@ def settle_sharded(model: torch.nn.Module, scheme: str | Scheme, gather: str,
     check_nonfinite(nonfinite)
     text = (f"compress scheme={parsed} gather={gather} mesh={len(position.replicas)}x{len(position.shards)} "
             f"grad_scaler={scaler is not None} {options_text(options)}")
-    if scaler is not None and nonfinite == "raise":
+    if scaler is not None:
         options = {**options, "nonfinite": "skip"}
     order = {name: at for at, (name, _) in enumerate(model.named_parameters())}
     named = sorted((one for unit in units for one in unit.named), key=lambda one: order.get(one[0], len(order)))
@@ -220,13 +220,20 @@ class FSDPCompression:
 
     @contextmanager
     def _unscaled(self, unit: Unit, gradients: torch.Tensor, mean: torch.Tensor) -> Iterator[None]:
-        """For a block that averages ``gradients`` into ``mean``: they are unscaled, and the mean is scaled again."""
+        """For a block that averages ``gradients`` into ``mean``: they are unscaled, and the mean is scaled again.
+
+        If the block fails, FSDP drops the whole backward.
+        """
         scaler = self._settings.scaler
         scale = 1.0 if scaler is None else scaler.get_scale()
         if scale != 1.0:
             gradients.mul_(1.0 / scale)
-        with beside(gradients):
-            yield
+        try:
+            with beside(gradients):
+                yield
+        except Exception:
+            forget_backward(unit)
+            raise
         if scaler is not None and self.reducers[unit.name].stats.skipped:
             mean.fill_(torch.inf)  # which every rank's scaler finds
         elif scale != 1.0:
@@ -285,10 +292,11 @@ class FSDPCompression:
 
     def _taken(self, state_dict: Mapping[str, object]) -> list[dict[str, object]]:
         """The states of the reducers."""
-        own = state_dict.get(self._key)
+        given = state_dict if isinstance(state_dict, Mapping) else {}
+        own = given.get(self._key)
         if not isinstance(own, bytes):
             raise InvalidArgument(f"the state must have '{self._key}' of compress's state_dict, got "
-                                  f"{', '.join(sorted(state_dict)) or 'nothing'}")
+                                  f"{', '.join(sorted(given)) or 'nothing'}")
         saved = torch.load(io.BytesIO(own), weights_only=True)
         if (got := saved["mesh"]) != list(self._mesh.shape):
             raise InvalidArgument("the state must be of {} replicas of {} shards, got {} of {}: resume on the mesh "
@@ -303,6 +311,17 @@ class FSDPCompression:
         for unit in self._settings.units:
             unit.release()
         self._mesh.close()
+
+
+def forget_backward(unit: Unit) -> None:
+    """Let FSDP begin the next step anew after a backward that failed: its own reset keeps unsharded gradients."""
+    root = unit.module._get_fsdp_state()._state_ctx.all_states[0]
+    for group in unit.known_to_root:
+        for one in group.fsdp_params:
+            one.unsharded_accumulated_grad = None
+            if hasattr(one, "_unsharded_param"):
+                one._unsharded_param.grad = None
+    root._reset_iter_state()
 
 
 class Buffers:

@@ -9,7 +9,6 @@ from typing import ParamSpec
 from ..comm.comm import Comm
 from ..comm.job import Intracomm
 from ..comm.nonblocking import Pending, Worker, done_at_once, threads_allowed
-from ..errors import MpicompError
 
 P = ParamSpec("P")
 # Exchanges at once: where one agrees, or computes, another one's vectors are on the wire. PyTorch's Gloo has as many.
@@ -45,7 +44,7 @@ class Lanes:
         """``control``, for a block in which ranks agree; ``close`` if they refuse to go on."""
         try:
             yield self.control
-        except MpicompError:  # raised on all ranks, so that all close
+        except Exception:  # of any class: raised on all ranks, so that all close
             self.close()
             raise
 

@@ -11,7 +11,7 @@ import torch.distributed
 
 from ..comm.comm import Comm, Traffic
 from ..comm.safety.collective_errors import run_collectively
-from ..errors import InvalidArgument, MpicompError
+from ..errors import InvalidArgument
 from ..ops.device import device_of
 from .flat import COMPUTE, Named, as_array
 
@@ -216,7 +216,7 @@ class Mesh:
         """``whole``, for a block in which ranks agree; ``close`` if they refuse to go on."""
         try:
             yield self.whole
-        except MpicompError:  # raised on all ranks, so that all close
+        except Exception:  # of any class: raised on all ranks, so that all close
             self.close()
             raise
 

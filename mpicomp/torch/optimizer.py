@@ -60,7 +60,15 @@ class OfInner:
         delattr(wrapper.optimizer, self._name)
 
 
-class DistributedOptimizer(torch.optim.Optimizer):
+class Uncopied:
+    """Base of optimizers with communicators, which ``copy`` and ``pickle`` cannot duplicate."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise InvalidArgument(f"{type(self).__name__} holds communicators and cannot be copied or pickled: take its "
+                              "state_dict(), and load_state_dict() of another one")
+
+
+class DistributedOptimizer(Uncopied, torch.optim.Optimizer):
     """Optimizer wrapper that averages gradients over all ranks, by any scheme, during ``loss.backward()``.
 
     Buckets of gradients are exchanged during backward, in the same order on all ranks. The rest is plain PyTorch:
@@ -355,7 +363,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _parted(self, state_dict: Mapping[str, object]) -> tuple[dict[str, object], list[dict[str, object]]]:
         """The state of the wrapped optimizer, and those of the reducers."""
-        own = dict(state_dict)
+        own = dict(state_dict) if isinstance(state_dict, Mapping) else {}
         saved = cast("State | None", own.pop("reducers", None))
         if saved is None:
             raise InvalidArgument("the state must have the reducers' under 'reducers'; a plain optimizer's goes into "

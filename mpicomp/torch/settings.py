@@ -74,8 +74,7 @@ def settle(optimizer: torch.optim.Optimizer, parameters: object, scheme: str | S
     text = (f"DistributedOptimizer of {type(optimizer).__name__} of groups {groups} on {', '.join(devices)} "
             f"scheme={parsed} bucket_bytes={nbytes} grad_scaler={scaler is not None} {flags} "
             f"{options_text({**options, 'nonfinite': nonfinite})}")
-    policy = "skip" if scaler is not None and nonfinite == "raise" else nonfinite
-    return Settings(given, named, parsed, nbytes, scaler, policy, text)
+    return Settings(given, named, parsed, nbytes, scaler, nonfinite if scaler is None else "skip", text)
 
 
 def enabled_scaler(grad_scaler: torch.amp.GradScaler | None) -> torch.amp.GradScaler | None:

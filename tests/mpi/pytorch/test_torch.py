@@ -209,13 +209,16 @@ def test_resumes_bit_for_bit(comm, seed, scheme):
         one.close()
 
 
-@pytest.mark.parametrize("scheme", ["dense", "topk:density=0.2", "powersgd:rank=1", "localsgd:period=3"])
-def test_an_overflow_on_one_rank_skips_the_step_on_all(comm, seed, scheme):
+@pytest.mark.parametrize(("scheme", "nonfinite"), [
+    ("dense", "raise"), ("topk:density=0.2", "raise"), ("topk:density=0.2", "allow"), ("powersgd:rank=1", "raise"),
+    ("localsgd:period=3", "raise"),
+])  # fmt: skip
+def test_an_overflow_on_one_rank_skips_the_step_on_all(comm, seed, scheme, nonfinite):
     """The scaled run without the overflowing batch has the bits of one that never saw it."""
     runs = []
     for overflows in (True, False):
         model, scaler = made(seed), torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
-        optimizer = wrap(model, comm, scheme, grad_scaler=scaler)
+        optimizer = wrap(model, comm, scheme, grad_scaler=scaler, nonfinite=nonfinite)
         for step, x in enumerate(batches(seed, comm.size, 5)[:, comm.rank]):
             if step == 2 and not overflows:
                 continue

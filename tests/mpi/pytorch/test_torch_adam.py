@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import warnings
 
 import needs_torch  # noqa: F401
@@ -10,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import mpicomp
 from mpicomp import optim
-from mpicomp.errors import InvalidArgument, NonFiniteGradient, SchemeWarning
+from mpicomp.errors import Disagreement, InvalidArgument, NonFiniteGradient, SchemeWarning
 from mpicomp.torch import DistributedOptimizer, OneBitAdam, ZeroOneAdam
 
 torch.set_num_threads(1)
@@ -104,6 +106,44 @@ def test_a_state_that_is_damaged_on_one_rank_changes_nothing(comm, seed, kind, c
             one_step(one, by, loss_of(one, seed, comm.rank, step))
     for p, q in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("make", [
+    lambda model, comm: OneBitAdam(model.parameters(), comm),
+    lambda model, comm: DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.parameters(), comm,
+                                             "topk"),
+], ids=["OneBitAdam", "DistributedOptimizer"])
+def test_neither_copied_nor_pickled_nor_loaded_from_nothing(comm, seed, make):
+    optimizer = make(made(seed), comm)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(InvalidArgument, match=r"cannot be copied or pickled: take its state_dict\(\)"):
+            duplicate(optimizer)
+    state = optimizer.state_dict()
+    with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: the state must "):
+        optimizer.load_state_dict(None if comm.rank == comm.size - 1 else state)
+    optimizer.load_state_dict(state)
+    optimizer.close()
+
+
+@pytest.mark.parametrize(("here", "others", "error", "said"), [
+    ({"betas": (0.9,)}, {}, InvalidArgument, r"betas must be two numbers, .* got \(0.9,\)"),
+    ({"betas": 0.9}, {"betas": 0.9}, InvalidArgument, "betas must be two numbers, .* got 0.9"),
+    ({"betas": ("x", 0.9)}, {}, InvalidArgument, "beta1 must be a number in .*, got 'x'"),
+    ({"device": "meta"}, {}, InvalidArgument, "must be on cpu or cuda, got parameter 0 on meta: .* by to_empty"),
+    ({"params": []}, {}, ValueError, "optimizer got an empty parameter list"),
+    ({"broadcast": False}, {"broadcast": True}, Disagreement, "OneBitAdam broadcast="),
+])  # fmt: skip
+def test_arguments_that_one_rank_cannot_take(comm, seed, monkeypatch, here, others, error, said):
+    """One error on all ranks, which then free the communicator."""
+    free, freed = mpicomp.Comm.Free, []
+    monkeypatch.setattr(mpicomp.Comm, "Free", lambda one: (freed.append(one), free(one)))
+    options = dict(here if comm.rank == comm.size - 1 else others)
+    model = made(seed).to(options.pop("device", "cpu"))
+    if error is Disagreement and comm.size == 1:
+        pytest.skip("takes two ranks")
+    with pytest.raises(error, match=said):
+        OneBitAdam(**{"params": model.parameters(), "comm": comm, **options})
+    assert len(freed) == 1
 
 
 @pytest.mark.parametrize(("kind", "core", "options"), CASES)

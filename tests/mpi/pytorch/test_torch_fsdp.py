@@ -6,6 +6,7 @@ import needs_torch_mesh  # noqa: F401
 import numpy as np
 import pytest
 import torch
+from mpi4py import MPI
 from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -20,7 +21,8 @@ from mpicomp.ops.block_codes import block_codes_nbytes
 from mpicomp.ops.device import CuPy
 from mpicomp.reducer.shards import ShardReducer
 from mpicomp.torch import compress
-from mpicomp.torch.mesh import NEWEST_NEEDED, ROOT
+from mpicomp.torch.lanes import Lanes
+from mpicomp.torch.mesh import NEWEST_NEEDED, ROOT, Mesh, Position
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("gloo")
@@ -325,8 +327,8 @@ def test_states_of_another_rank_model_or_scheme(comm, seed):
     other, more = compress(wide(comm, seed), "int4:memory=residual"), compress(sharded(comm), "int8:memory=residual")
     own, (key,) = compression.state_dict(), compression.state_dict()
     assert key == f"replica 0 shard {comm.rank}"
-    for state, said in (({}, "must have 'replica 0 shard"), (other.state_dict(), "must have scheme=int8"),
-                        (more.state_dict(), "of parameters sharded as")):
+    for state, said in (({}, "must have 'replica 0 shard"), (None, "must have 'replica 0 shard"),
+                        (other.state_dict(), "must have scheme=int8"), (more.state_dict(), "of parameters sharded as")):
         with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: .*{said}"):
             compression.load_state_dict(state if last else own)
     compression.load_state_dict(own)
@@ -471,6 +473,44 @@ def test_nonfinite_gradients(comm, seed):
             compression.close()
 
 
+@pytest.mark.parametrize("accumulated", [False, True], ids=["", "accumulated"])
+@pytest.mark.parametrize("at", [0, -1], ids=["first", "root"])
+def test_goes_on_after_a_refused_step(comm, seed, replicas, at, accumulated):
+    """The gradients are those of a twin without that step: no unit adds to what the refused step left."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model, twin = (sharded(comm, replicas, **({"mp_policy": policy} if accumulated else {})) for _ in range(2))
+    compressions, bad = [compress(one, "dense") for one in (model, twin)], factors(comm, seed, 1)
+    if comm.rank == comm.size - 1:
+        bad[at].view(-1)[0] = np.inf
+    for step in range(3):
+        if step == 1:
+            if accumulated:
+                model.set_requires_gradient_sync(False)
+                model(factors(comm, seed, 3)).backward()
+                model.set_requires_gradient_sync(True)
+            with pytest.raises(NonFiniteGradient):
+                model(bad).backward()
+        own = factors(comm, seed, step)
+        assert equal(step_of(model, own), step_of(twin, own)), step
+    for one in compressions:
+        one.close()
+
+
+def test_goes_on_after_a_step_refused_amid_backward(comm, seed, replicas):
+    """The second layer's gradients come before the first's."""
+    model, twin = wide(comm, seed, replicas), wide(comm, seed, replicas)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, twin)]
+    compressions = [compress(one, "dense") for one in (model, twin)]
+    for step in range(3):
+        if step == 1:
+            with pytest.raises(NonFiniteGradient):
+                trained(comm, model, optimizers[0], seed, range(1), np.inf if comm.rank == comm.size - 1 else 1.0)
+        assert equal(*(trained(comm, one, optimizer, seed, range(step, step + 1))
+                       for one, optimizer in zip((model, twin), optimizers, strict=True))), step
+    for one in compressions:
+        one.close()
+
+
 def test_a_shard_that_overflows_on_the_wire(comm, seed):
     """All ranks refuse the step, those of other shards as well."""
     model, own = sharded(comm, 2 if comm.size == 4 else comm.size), factors(comm, seed, 0)
@@ -482,12 +522,13 @@ def test_a_shard_that_overflows_on_the_wire(comm, seed):
     compression.close()
 
 
-@pytest.mark.parametrize("scheme", ["int8:memory=residual", "onebit"])
-def test_a_scaler_leaves_out_a_step(comm, seed, replicas, scheme):
+@pytest.mark.parametrize(("scheme", "nonfinite"), [("int8:memory=residual", "raise"), ("onebit", "allow")])
+def test_a_scaler_leaves_out_a_step(comm, seed, replicas, scheme, nonfinite):
     """One rank's gradients overflow: every rank's scaler finds it, parameters and error memory stay as they are."""
     model = wide(comm, seed, replicas)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
-    optimizer, compression = torch.optim.SGD(model.parameters(), lr=0.1), compress(model, scheme, grad_scaler=scaler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compression = compress(model, scheme, grad_scaler=scaler, nonfinite=nonfinite)
 
     def step(factor):
         x = torch.full((4, 96), factor)
@@ -578,6 +619,16 @@ def test_a_module_named_model(comm, seed):
     compression = compress(sharded(comm, model=model), "int8")
     assert list(compression.reducers) == [ROOT, "first", "second", "model"]
     compression.close()
+
+
+@pytest.mark.parametrize("make", [Lanes, lambda comm: Mesh(comm, Position(comm.rank, [*range(comm.size)], [comm.rank],
+                                                                          False))], ids=["lanes", "mesh"])
+def test_errors_of_any_class_free_the_communicators(comm, make):
+    made = make(comm)
+    own = made.control if isinstance(made, Lanes) else made.whole
+    with pytest.raises(TypeError), made.closed_if_refused():
+        raise TypeError
+    assert own == MPI.COMM_NULL
 
 
 def test_an_older_pytorch_on_one_rank(comm, monkeypatch):
