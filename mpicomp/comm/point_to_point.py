@@ -58,19 +58,26 @@ class Message:
         Raises
         ------
         Disagreement
-            It is shorter than the memory to receive into. (MPI's own error reports a longer one.)
+            It is shorter or longer than the memory to receive into.
         """
-        if self._array is not None:
+        if self._array is None:
+            return True
+        is_longer = False
+        try:
             if not self._request.Test(self._status):
                 return False
-            Py_DecRef(py_object(self._array))
-            self._array = None
-            if self._expected is None:
-                return True
-            got = self._status.Get_elements(MPI.BYTE)  # also above 2^31, where Open MPI's count is undefined
-            if got != self._expected:
-                raise Disagreement(f"{self._name}: expected {self._expected} bytes, rank {self._status.source} sent "
-                                   f"{got}: give tensors of one shape and dtype on both sides")
+        except MPI.Exception as error:
+            is_longer = error.Get_error_class() == MPI.ERR_TRUNCATE
+            if not is_longer:
+                raise
+        Py_DecRef(py_object(self._array))
+        self._array = None
+        if self._expected is None:
+            return True
+        got = self._status.Get_elements(MPI.BYTE)  # also above 2^31, where Open MPI's count is undefined
+        if is_longer or got != self._expected:
+            raise Disagreement(f"{self._name}: expected {self._expected} bytes, rank {self._status.source} sent "
+                               f"{'more' if is_longer else got}: give tensors of one shape and dtype on both sides")
         return True
 
     def Wait(self) -> bool:

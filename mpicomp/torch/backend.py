@@ -9,6 +9,7 @@ import inspect
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlparse
@@ -16,8 +17,8 @@ from zlib import crc32
 
 import torch.distributed as dist
 
-from .. import errors
 from ..comm.job import Intracomm, launcher_mismatch, world
+from ..comm.safety.agreement import rebuild
 from ..errors import InvalidArgument, MpicompError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def register() -> None:
     from torch.distributed.rendezvous import _rendezvous_handlers
 
     _rendezvous_handlers["env"] = over_mpi(_rendezvous_handlers["env"])
+    _rendezvous_handlers["tcp"] = at_an_address(_rendezvous_handlers["tcp"])
 
 
 def create(options: Any, _: object) -> MpicompGroup:
@@ -69,15 +71,30 @@ def over_mpi(original: Rendezvous) -> Rendezvous:
             yield from original(url, timeout=timeout, **options)
             return
         check_launcher()
-        given = {**{name.lower(): os.environ[name] for name in ("RANK", "WORLD_SIZE") if os.environ.get(name)},
-                 **dict(parse_qsl(urlparse(url).query))}
+        variables = {name.lower(): os.environ[name] for name in ("RANK", "WORLD_SIZE") if os.environ.get(name)}
         everyone = world()
-        rank, size = everyone.Get_rank(), everyone.Get_size()
-        check_ranks(everyone, int(given.get("rank", rank)), int(given.get("world_size", size)))
-        yield shared_store(everyone), rank, size
+        check_given(everyone, url, variables)
+        yield shared_store(everyone), everyone.Get_rank(), everyone.Get_size()
         raise MpicompError("a process group of backend mpicomp cannot meet again: restart the job")
 
     return rendezvous
+
+
+def at_an_address(original: Rendezvous) -> Rendezvous:
+    """Return PyTorch's rendezvous at an address, where this backend has its ranks checked before it waits for all."""
+    def rendezvous(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
+        if is_asked_for():
+            check_launcher()
+            check_given(world(), url, {})
+        yield from original(url, **options)
+
+    return rendezvous
+
+
+def check_given(comm: Intracomm, url: str, variables: dict[str, str]) -> None:
+    """Check the rank and world size in the query of a URL, or else in ``variables`` (collective)."""
+    given = {**variables, **dict(parse_qsl(urlparse(url).query))}
+    check_ranks(comm, given.get("rank", comm.Get_rank()), given.get("world_size", comm.Get_size()))
 
 
 def is_asked_for() -> bool:
@@ -95,15 +112,16 @@ def check_launcher() -> None:
         raise MpicompError(problem)
 
 
-def check_ranks(comm: Intracomm, rank: int, size: int) -> None:
+def check_ranks(comm: Intracomm, rank: int | str, size: int | str) -> None:
     """Raise on every rank if any was given another rank or world size than MPI's (collective)."""
     def check() -> None:
-        if (rank, size) != (comm.Get_rank(), comm.Get_size()):
-            raise InvalidArgument(
-                f"backend mpicomp has MPI's ranks: expected rank {comm.Get_rank()} of {comm.Get_size()}, got rank "
-                f"{rank} of {size} (RANK, WORLD_SIZE or arguments): leave both out, and start all processes by mpirun "
-                "or srun"
-            )
+        with suppress(ValueError):  # of a text that is no number
+            if (int(rank), int(size)) == (comm.Get_rank(), comm.Get_size()):
+                return
+        raise InvalidArgument(
+            f"backend mpicomp has MPI's ranks: expected rank {comm.Get_rank()} of {comm.Get_size()}, got rank {rank} "
+            f"of {size} (RANK, WORLD_SIZE or arguments): leave both out, and start all processes by mpirun or srun"
+        )
 
     together(comm, check)
 
@@ -121,7 +139,7 @@ def shared_store(comm: Intracomm) -> Store:
         try:
             socket.getaddrinfo(host, port)  # an unknown name fails at once; PyTorch tries for CONNECT
             return TCPStore(host, port, size, rank == 0, CONNECT, wait_for_workers=False)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # the last of a malformed name
             raise MpicompError(f"cannot reach rank 0's store at {host}: set MASTER_ADDR to an address of rank 0 that "
                                f"all hosts know ({error})") from error
 
@@ -136,8 +154,8 @@ def together(comm: Intracomm, work: Callable[[], R]) -> R:
     failed: tuple[str, str] | None = None
     try:
         result.append(work())
-    except MpicompError as error:
+    except Exception as error:  # of any class: the other ranks wait for it below
         failed = type(error).__name__, f"rank {comm.Get_rank()}: {error}"
     for name, text in filter(None, comm.allgather(failed)):
-        raise getattr(errors, name)(text)
+        raise rebuild(name, text)
     return result[0]

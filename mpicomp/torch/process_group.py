@@ -56,6 +56,7 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         self._messages = PointToPoint(self.comm)
         self._joined: list[Work] | None = None  # works since _start_coalescing
         self._names = "", ""
+        self._is_open = True
 
     # -- reductions
 
@@ -172,6 +173,7 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         return self._receive(self._checked(tensors, 0), None, tag)
 
     def _receive(self, tensor: torch.Tensor, rank: int | None, tag: int) -> Work:
+        collectives.check_writable(tensor)
         memory = collectives.landing(tensor, torch.device("cpu") if self._staged(tensor) else None)
 
         def land() -> None:
@@ -182,6 +184,7 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         return self._noted(MessageWork(message, [tensor], self._turns.threaded, land))
 
     def _checked(self, tensors: Any, rank: int) -> torch.Tensor:
+        self._check_open()
         tensor = one_of(tensors).detach()
         collectives.check_rank("the other rank", rank, self.comm.size)
         collectives.check_dense(tensor)
@@ -195,7 +198,13 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
 
     def _start(self, function: Callable[[], object], outputs: Tensors, options: Options, inputs: Tensors = ()) -> Work:
         """Start a call behind those that were started before."""
+        self._check_open()
         return self._noted(self._turns.start(function, outputs, options.waits, inputs))
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise InvalidArgument("this process group is destroyed: use a group that exists, or make one by "
+                                  "init_process_group or new_group")
 
     def _noted(self, work: Work) -> Work:
         if self._joined is not None:
@@ -250,6 +259,7 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """End the thread after all started calls, and free the communicators (collective)."""
+        self._is_open = False
         self._turns.stop()
         self._messages.free()
         self.comm.Free()

@@ -44,16 +44,22 @@ def all_reduce(comm: Comm, tensors: Tensors, op: str) -> None:
     if len(tensors) == 1 and is_plain(tensors[0]) and op in PLAIN_OPS:
         reduce_flat(comm, tensors[0].detach(), OF_FLOATS[op])  # the usual call, for a third of the time
         return
-    for target in checked(comm, lambda: [Target(tensor, op) for tensor in tensors]):
-        with target.flat() as flat:
-            reduce_flat(comm, flat, target.op)
-            target.divide(flat, comm.size)
+    targets = checked(comm, lambda: [Target(tensor, op) for tensor in tensors])
+    if len(targets) != 1 or targets[0].is_mapped:
+        comm.compare_call(f"all_reduce of {counted(tensors)}, op={op}")
+    for target in targets:
+        target.reduce(comm)
 
 
 def reduce(comm: Comm, tensor: torch.Tensor, op: str, root: int) -> None:
     """Reduce a tensor in place on rank ``root``; it stays as it is on the others."""
-    checked(comm, lambda: check_rank("root", root, comm.size))
-    all_reduce(comm, [tensor if comm.rank == root else tensor.clone()], op)
+    def target() -> Target:
+        check_rank("root", root, comm.size)
+        return Target(tensor if comm.rank == root else tensor.clone(), op)
+
+    reduced = checked(comm, target)
+    comm.compare_call(f"reduce of {counted([tensor])}, op={op}, on rank {root}")
+    reduced.reduce(comm)
 
 
 def reduce_scatter(comm: Comm, output: torch.Tensor, inputs: Tensors, op: str) -> None:
@@ -81,16 +87,17 @@ def reduce_scatter_single(comm: Comm, output: torch.Tensor, tensor: torch.Tensor
 
 
 def _reduce_scatter(comm: Comm, output: torch.Tensor, whole: torch.Tensor, counts: list[int], op: str) -> None:
-    target, source = checked(comm, lambda: (Target(output, op), Target(whole, op)))
-    work = in_order(source.tensor).view(-1)
+    target, source = checked(comm, lambda: (Target(output, op), Target(in_order(whole), op)))
+    work, unequal = source.tensor.view(-1), len(set(counts)) > 1
+    blocks = f", in blocks of {counts}" if unequal else ""
+    comm.compare_call(f"reduce_scatter of {counted([whole])}, op={op}{blocks}")
     with target.flat() as flat:
-        if work.is_cuda or len(set(counts)) > 1:  # the verb takes equal blocks in host memory
+        if work.is_cuda or unequal:  # the verb takes equal blocks in host memory
             work = work.clone()
             reduce_flat(comm, work, target.op)
             begin = sum(counts[: comm.rank]) * work.numel() // max(1, sum(counts))  # a complex number is a pair
             flat.copy_(work[begin : begin + flat.numel()])
         else:
-            comm.compare_call(f"reduce_scatter of {work.numel()} elements {whole.dtype}, op={op}")
             comm.reduce_scatter(bits(work), bits(flat), target.op, HALVES.get(work.dtype))
         target.divide(flat, comm.size)
 
@@ -105,15 +112,17 @@ class Target:
         is conjugated, a copy.
     op : str
         Our name of the operation.
+    is_mapped : bool
+        The dtype or the operation is not the caller's, so ``Comm.Allreduce`` cannot compare the caller's.
 
     Raises
     ------
     BufferRefused, InvalidArgument
-        The operation does not go with the dtype, or the tensor is not dense.
+        The operation does not go with the dtype, or the tensor is not dense, or cannot be written.
     """
 
     def __init__(self, tensor: torch.Tensor, op: str) -> None:
-        check_dense(tensor)
+        check_writable(tensor)
         self.tensor = self._whole = tensor.detach()
         self._divides = op == "AVG"
         dtype, allowed = tensor.dtype, OF_FLOATS
@@ -128,7 +137,13 @@ class Target:
         if op not in allowed:
             raise InvalidArgument(f"backend mpicomp reduces tensors of {dtype} by {', '.join(allowed)}, got {op}: "
                                   "convert or scale the tensor, and take one of these")
-        self.op = allowed[op]
+        self.op, self.is_mapped = allowed[op], self._divides or self.tensor.dtype != dtype
+
+    def reduce(self, comm: Comm) -> None:
+        """Reduce the tensor in place."""
+        with self.flat() as flat:
+            reduce_flat(comm, flat, self.op)
+            self.divide(flat, comm.size)
 
     @contextmanager
     def flat(self) -> Iterator[torch.Tensor]:
@@ -172,7 +187,7 @@ def broadcast(comm: Comm, tensors: Tensors, root: int) -> None:
     def check() -> None:
         check_rank("root", root, comm.size)
         for tensor in tensors:
-            check_dense(tensor)
+            check_writable(tensor)
 
     compared(comm, check, f"broadcast of {said(tensors)} from rank {root}")
     for tensor in tensors:
@@ -187,6 +202,7 @@ def all_gather(comm: Comm, outputs: Tensors, tensor: torch.Tensor) -> None:
         check_same("this rank's output and its input", outputs[comm.rank], tensor)
         for output in outputs:
             check_same("outputs and input", output, tensor, shapes=False)
+            check_writable(output)
 
     compared(comm, check, f"all_gather of {said(outputs)}")
     counts = [output.numel() for output in outputs]
@@ -203,6 +219,7 @@ def all_gather_single(comm: Comm, output: torch.Tensor, tensor: torch.Tensor) ->
         if output.numel() != comm.size * tensor.numel():
             raise InvalidArgument(f"the output of all_gather must have {comm.size} times the input's elements, got "
                                   f"{tuple(output.shape)} for {tuple(tensor.shape)}")
+        check_writable(output)
 
     compared(comm, check, f"all_gather of {tensor.numel()} elements {tensor.dtype} per rank")
     gather_bytes(comm, output, tensor, [tensor.numel()] * comm.size)
@@ -230,6 +247,7 @@ def gather(comm: Comm, outputs: Tensors, tensor: torch.Tensor, root: int) -> Non
             check_list("output tensors", outputs, comm.size)
             for output in outputs:
                 check_same("outputs and input", output, tensor)
+                check_writable(output)
 
     compared(comm, check, f"gather of {said([tensor])} on rank {root}")
     exchange(comm, {root: tensor}, dict(enumerate(outputs)) if here else {})
@@ -241,7 +259,7 @@ def scatter(comm: Comm, output: torch.Tensor, inputs: Tensors, root: int) -> Non
 
     def check() -> None:
         check_rank("root", root, comm.size)
-        check_dense(output)
+        check_writable(output)
         if here:
             check_list("input tensors", inputs, comm.size)
             for one in inputs:
@@ -258,6 +276,8 @@ def all_to_all(comm: Comm, outputs: Tensors, inputs: Tensors) -> None:
         check_list("input tensors", inputs, comm.size)
         for one in (*outputs, *inputs):
             check_same("outputs and inputs", one, inputs[0], shapes=False)
+        for output in outputs:
+            check_writable(output)
 
     if compared(comm, check, f"all_to_all of tensors of {inputs[0].dtype if inputs else None}"):
         check_lengths(comm, outputs, inputs)
@@ -267,9 +287,11 @@ def all_to_all(comm: Comm, outputs: Tensors, inputs: Tensors) -> None:
 def all_to_all_single(comm: Comm, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int],
                       input_splits: Sequence[int]) -> None:
     """Send part r of a tensor's first dimension to each rank r; without split sizes, equal parts."""
-    outputs, inputs = checked(comm, lambda: (parts(output, output_splits, comm.size),
-                                             parts(tensor, input_splits, comm.size)))
-    all_to_all(comm, outputs, inputs)
+    def split() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        check_writable(output)  # as a whole: its parts may share an element
+        return parts(output, output_splits, comm.size), parts(tensor, input_splits, comm.size)
+
+    all_to_all(comm, *checked(comm, split))
 
 
 def parts(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[torch.Tensor]:
@@ -313,6 +335,7 @@ def exchange(comm: Comm, outgoing: Mapping[int, torch.Tensor], incoming: Mapping
 
 def barrier(comm: Comm) -> None:
     """Wait for all ranks."""
+    comm.compare_call("barrier")
     comm.Barrier()
 
 
@@ -376,14 +399,28 @@ def said(tensors: Tensors) -> str:
     return ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in tensors)
 
 
+def counted(tensors: Tensors) -> str:
+    """Describe tensors to reduce as ranks compare them, whose shapes need not agree."""
+    return ", ".join(f"{one.numel()} elements {str(one.dtype).removeprefix('torch.')}" for one in tensors)
+
+
+def check_writable(tensor: torch.Tensor) -> None:
+    """Refuse outputs that MPI cannot reach, or whose elements share memory."""
+    check_dense(tensor)
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    if not tensor.is_contiguous() and any(length > 1 and stride == 0 for length, stride in sizes):
+        raise BufferRefused("an output must have memory for each of its elements, got an expanded one of "
+                            f"shape {tuple(tensor.shape)}: clone() it")
+
+
 def check_dense(tensor: torch.Tensor) -> None:
     """Refuse tensors whose elements MPI cannot read."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
-        raise BufferRefused(f"backend mpicomp takes dense tensors, got a {kind} one: convert it by to_dense() or "
+        raise BufferRefused(f"mpicomp takes dense tensors, got a {kind} one: convert it by to_dense() or "
                             "dequantize()")
     if tensor.device.type not in ("cpu", "cuda"):
-        raise BufferRefused(f"backend mpicomp takes tensors in host or CUDA memory, got one on {tensor.device}: copy "
+        raise BufferRefused(f"mpicomp takes tensors in host or CUDA memory, got one on {tensor.device}: copy "
                             "it by cpu()")
     if tensor.is_cuda:
         as_array(tensor.detach().reshape(-1)[:0])  # raises without CuPy

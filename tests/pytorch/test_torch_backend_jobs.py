@@ -53,6 +53,8 @@ BADLY = {
     "another world size": ({"before": "os.environ.update(WORLD_SIZE='4')"}, "expected rank 0 of 2, got rank 0 of 4"),
     "one rank's number": ({"before": "os.environ.update(RANK='0', WORLD_SIZE='2', MASTER_ADDR='localhost', "
                                      "MASTER_PORT='1')"}, "rank 1: .*expected rank 1 of 2, got rank 0 of 2"),
+    "no number on one rank": ({"before": "if rank: os.environ.update(RANK='abc')"},
+                              "rank 1: .*expected rank 1 of 2, got rank abc of 2"),
     "arguments": ({"options": ", rank=rank, world_size=3"}, "expected rank 0 of 2, got rank 0 of 3"),
     "an address that nobody knows": ({"before": "os.environ.update(MASTER_ADDR='no.such.host.invalid')"},
                                      "cannot reach rank 0's store at no.such.host.invalid: set MASTER_ADDR"),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicomp.comm.point_to_point import Message
+from mpicomp.comm.point_to_point import Message, PointToPoint
+from mpicomp.errors import Disagreement
 
 
 @pytest.mark.parametrize("n", [3, 50_000])
@@ -38,3 +39,18 @@ def test_empty_messages_are_not_sent(comm):
     messages = comm.start_messages({0: np.empty(0)}, {0: 0}, np.empty(0))
     assert messages.Wait() and messages.received[0].size == 0
     assert comm.traffic == before
+
+
+@pytest.mark.parametrize("n, sent", [(3, "3"), (9, "more")])
+def test_a_message_of_another_length(world, n, sent):
+    if world.size == 1:
+        return
+    messages = PointToPoint(world)
+    if world.rank == 0:
+        messages.send(np.zeros(n, np.uint8), 1, 0).Wait()
+    elif world.rank == 1:
+        message = messages.recv(np.zeros(5, np.uint8), 0, 0)
+        with pytest.raises(Disagreement, match=f"receive from rank 0: expected 5 bytes, rank 0 sent {sent}:"):
+            message.Wait()
+        assert message.Test()
+    messages.free()

@@ -18,8 +18,8 @@ import torch.distributed as dist  # noqa: E402
 from mpicomp.comm import point_to_point  # noqa: E402
 from mpicomp.comm.nonblocking import threads_allowed  # noqa: E402
 from mpicomp.comm.point_to_point import release_complete  # noqa: E402
-from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument  # noqa: E402
-from mpicomp.torch.backend import create, is_asked_for  # noqa: E402
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, MpicompError  # noqa: E402
+from mpicomp.torch.backend import create, is_asked_for, shared_store, together  # noqa: E402
 
 torch.set_num_threads(1)
 # PyTorch 2.13 warns of names that earlier versions need
@@ -98,6 +98,13 @@ def test_tensors_that_are_not_in_c_order(comm, seed, dtype):
     whole = torch.empty(4, 6 * comm.size, dtype=dtype).t()
     dist.all_gather_into_tensor(whole, tensors[comm.rank].t().contiguous().t())
     same(whole, torch.cat(tensors))
+
+
+def test_another_order_on_one_rank(comm):
+    """The same call, whether or not the elements must be copied."""
+    mine = torch.ones(2, 3).t() if comm.rank == 0 else torch.ones(3, 2)
+    dist.group.WORLD.allreduce(mine).wait()
+    same(mine, torch.full((3, 2), float(comm.size)))
 
 
 def test_numbers_that_are_conjugated_or_negated_when_read(comm):
@@ -370,14 +377,15 @@ def test_a_message_without_an_owner_arrives(comm):
     assert not point_to_point._ownerless and all((one == -1).all() for one in others)
 
 
-def test_a_message_that_is_too_short(comm):
+@pytest.mark.parametrize("n, sent", [(3, "12"), (7, "more")])
+def test_a_message_of_another_length(comm, n, sent):
     if comm.size == 1:
         return
     if comm.rank == 0:
-        dist.send(torch.ones(3), 1)
+        dist.send(torch.ones(n), 1)
     elif comm.rank == 1:
         work = dist.irecv(torch.ones(5), 0)
-        with pytest.raises(Disagreement, match=r"receive from rank 0: expected 20 bytes, rank 0 sent 12"):
+        with pytest.raises(Disagreement, match=rf"receive from rank 0: expected 20 bytes, rank 0 sent {sent}:"):
             work.wait()
         assert isinstance(work.exception(), Disagreement) and not work.is_success()
 
@@ -518,12 +526,48 @@ def test_another_collective_on_one_rank(comm):
     failing(call, Disagreement, "broadcast of.*Allreduce call|Allreduce call.*broadcast of")
 
 
+def reduce_scatter_of(group, op, longer):
+    """Blocks of one element, but for that of rank ``longer``."""
+    inputs = [torch.ones(1 + (rank == longer)) for rank in range(group.size())]
+    return dist.reduce_scatter(torch.ones(inputs[group.rank()].shape), inputs, op, async_op=True)
+
+
+SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
+UNLIKE = {  # call of rank 0, call of the others
+    "AVG and SUM": (lambda g: dist.all_reduce(torch.ones(4), AVG, async_op=True),
+                    lambda g: dist.all_reduce(torch.ones(4), async_op=True)),
+    "complex and pairs": (lambda g: g.allreduce([torch.ones(3, dtype=torch.complex64)]),
+                          lambda g: g.allreduce([torch.ones(6)])),
+    "booleans and bytes": (lambda g: dist.all_reduce(torch.ones(2, dtype=torch.bool), MAX, async_op=True),
+                           lambda g: dist.all_reduce(torch.ones(2, dtype=torch.uint8), MAX, async_op=True)),
+    "SUM and MAX of booleans": (lambda g: dist.all_reduce(torch.ones(2, dtype=torch.bool), async_op=True),
+                                lambda g: dist.all_reduce(torch.ones(2, dtype=torch.bool), MAX, async_op=True)),
+    "one and two tensors": (lambda g: g.allreduce_coalesced([torch.ones(3)]),
+                            lambda g: g.allreduce_coalesced([torch.ones(3), torch.ones(2)])),
+    "roots": (lambda g: dist.reduce(torch.ones(4), 0, async_op=True),
+              lambda g: dist.reduce(torch.ones(4), 1, async_op=True)),
+    "reduce and all_reduce": (lambda g: dist.reduce(torch.ones(4), 0, async_op=True),
+                              lambda g: dist.all_reduce(torch.ones(4), async_op=True)),
+    "blocks": (lambda g: reduce_scatter_of(g, SUM, 0), lambda g: reduce_scatter_of(g, SUM, 1)),
+    "AVG and SUM of unlike blocks": (lambda g: reduce_scatter_of(g, AVG, 0), lambda g: reduce_scatter_of(g, SUM, 0)),
+    "barrier and all_reduce": (lambda g: dist.barrier(async_op=True),
+                               lambda g: dist.all_reduce(torch.ones(4), async_op=True)),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_unlike_calls(comm, group, name):
+    if comm.size > 1:
+        failing(lambda: UNLIKE[name][comm.rank > 0](group), Disagreement, "ranks disagree on a collective")
+
+
 REFUSED = {
     "sparse": (lambda: torch.eye(3).to_sparse(), "SUM", BufferRefused, "dense tensors, got a sparse_coo one"),
     "float8": (lambda: torch.ones(3).to(torch.float8_e5m2), "SUM", BufferRefused, "convert them to float32"),
     "bits of floats": (lambda: torch.ones(3), "BAND", InvalidArgument, "float32 by SUM, AVG.*got BAND"),
     "mean of booleans": (lambda: torch.ones(3, dtype=torch.bool), "AVG", InvalidArgument, "got AVG"),
     "products of complex": (lambda: torch.ones(3, dtype=torch.complex64), "PRODUCT", InvalidArgument, "by SUM, AVG"),
+    "expanded": (lambda: torch.ones(1).expand(3), "SUM", BufferRefused, "memory for each of its elements"),
     "meta": (lambda: torch.ones(3, device="meta"), "SUM", BufferRefused, "host or CUDA memory, got one on meta"),
 }
 
@@ -540,6 +584,32 @@ def test_refused_on_every_rank(comm, group, name, on):
         return group.allreduce([make() if bad else torch.ones(3)], options)
 
     failing(call, kind, text)
+
+
+OUTPUTS = {  # calls with an output of as many elements as twice the ranks, or with several
+    "broadcast": lambda g, x, ones: g.broadcast(x, 0),
+    "all_gather": lambda g, x, ones: g.allgather([[x] * g.size()], [ones]),
+    "all_gather_single": lambda g, x, ones: g.all_gather_single(x, torch.ones(2)),
+    "reduce": lambda g, x, ones: g.reduce([x], 0),
+    "reduce_scatter": lambda g, x, ones: g.reduce_scatter([x], [[ones] * g.size()]),
+    "gather": lambda g, x, ones: g.gather([[x] * g.size()] if g.rank() == 0 else [], [ones], 0),
+    "scatter": lambda g, x, ones: g.scatter([x], [[ones] * g.size()] if g.rank() == 0 else [], 0),
+    "all_to_all": lambda g, x, ones: g.alltoall([x] * g.size(), [ones] * g.size()),
+    "all_to_all_single": lambda g, x, ones: g.all_to_all_single(x, ones, [], []),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_expanded_outputs_on_one_rank(comm, group, name):
+    ones = torch.ones(2 * comm.size)
+    output = torch.ones(1).expand(2 * comm.size) if comm.rank == 0 else ones.clone()
+    failing(lambda: OUTPUTS[name](group, output, ones), BufferRefused, "an output must have memory")
+
+
+def test_expanded_inputs(comm):
+    block = torch.empty(2)
+    dist.reduce_scatter_tensor(block, torch.ones(1).expand(2 * comm.size))
+    same(block, torch.full((2,), float(comm.size)))
 
 
 def test_premultiplied_sums_are_refused(comm, group):
@@ -583,6 +653,14 @@ def test_new_groups(comm):
     assert x.item() == comm.rank
 
 
+def test_a_destroyed_group(comm):
+    made = dist.new_group(list(range(comm.size)))
+    dist.destroy_process_group(made)
+    for call in (lambda: made.allreduce([torch.ones(2)]), lambda: made.recv([torch.ones(2)], 0)):
+        with pytest.raises(InvalidArgument, match="this process group is destroyed"):
+            call()
+
+
 def test_a_group_that_only_members_make(comm):
     ranks = list(range(1, comm.size))
     if comm.rank in ranks:
@@ -614,15 +692,33 @@ def test_the_rendezvous_of_other_backends_is_pytorchs_own():
         next(dist.rendezvous("env://"))
 
 
-@pytest.mark.parametrize("variables", [{}, {"RANK": 0, "WORLD_SIZE": 7}, {"WORLD_SIZE": 7}])
-def test_the_environment(comm, group, variables, monkeypatch):
+def test_an_error_of_one_rank_while_ranks_meet(comm):
+    def work():
+        if comm.rank == comm.size - 1:
+            raise KeyError("lost")
+
+    with pytest.raises(KeyError, match=f"rank {comm.size - 1}: 'lost'"):
+        together(comm, work)
+
+
+def test_a_malformed_address(comm, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "my..host")
+    with pytest.raises(MpicompError, match=r"^rank 0: cannot reach rank 0's store at my\.\.host: set MASTER_ADDR"):
+        shared_store(comm)
+
+
+@pytest.mark.parametrize("variables, url", [
+    ({}, "env://"), ({"RANK": 0, "WORLD_SIZE": 7}, "env://"), ({"WORLD_SIZE": 7}, "env://"), ({"RANK": "abc"}, "env://"),
+    ({"none": 0}, "tcp://localhost:1?rank=0&world_size=7"),
+])
+def test_the_environment(comm, group, variables, url, monkeypatch):
     """In a group of its own: the default one is there already."""
     assert os.environ.get("RANK") is None
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
 
     def init_process_group(backend):
-        return next(dist.rendezvous("env://"))
+        return next(dist.rendezvous(url))
 
     if not variables:
         store, rank, size = init_process_group("mpicomp")
@@ -631,5 +727,5 @@ def test_the_environment(comm, group, variables, monkeypatch):
         store.wait([f"key {peer}" for peer in range(size)])
         comm.Barrier()
     else:
-        with pytest.raises(InvalidArgument, match=r"got rank . of 7"):
+        with pytest.raises(InvalidArgument, match=r"got rank (. of 7|abc of)"):
             init_process_group("cpu:mpicomp")
