@@ -105,6 +105,9 @@ class LoopSettings:
         """The same with workers, optimizer and the density's warm-up written out."""
         scheme, optimizer = Scheme.parse(self.scheme), self.optimizer
         if self.compress_warmup:
+            if "warmup" not in scheme.options:
+                raise InvalidArgument(f"compress_warmup must be 0 for a scheme without the option warmup, got "
+                                      f"{self.compress_warmup:g} for {scheme}: leave it out")
             period = 1 if self.outer is None else self.every
             scheme = scheme.replace(warmup=round(self.compress_warmup * steps_per_epoch / period))
         if optimizer is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
@@ -11,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._util.suggestions import did_you_mean
+from ..errors import InvalidArgument
 
 Function = Callable[..., Any]  # the body of a command: click calls it with the values of the options
 Decorator = Callable[[Function], Function]
@@ -47,8 +49,35 @@ timeout = option("-T", "--timeout", type=float, metavar="SECONDS",
                  help="End the job with exit code 124 if one step takes longer.  [default: 0, no limit]")
 
 
+class OutputPath(click.Path):
+    """The path of a file or folder that the command writes."""
+
+    def __init__(self) -> None:
+        super().__init__(readable=False)
+
+
+OUTPUT = OutputPath()
+
+
 class Command(click.Command):
-    """A command whose ``--help`` lists options by section, those without a section last."""
+    """A command whose ``--help`` lists options by section, those without a section last.
+
+    Two of its outputs must not be the same file: one would destroy the other.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        outputs: dict[str, str] = {}
+        for parameter in self.params:
+            path = ctx.params.get(parameter.name or "")
+            if not path or not isinstance(parameter.type, OutputPath) or ctx.resilient_parsing:
+                continue
+            name = max(parameter.opts, key=len)
+            other = outputs.setdefault(os.path.realpath(path), name)
+            if other != name:
+                raise InvalidArgument(f"{other} and {name} must be different paths, got {path} for both: "
+                                      "give another path for one of them")
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -68,14 +68,14 @@ def outcome_of(call: Callable[[], object]) -> Outcome:
         return Outcome(ExitCode.FAILED)
     except (MpicompError, OSError, MemoryError) as error:  # the user can correct these: no traceback
         debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG") else ""
-        return Outcome(ExitCode.FAILED, f"{debug}Error: {_message(error)}")
+        return Outcome(ExitCode.FAILED, f"{debug}Error: {message(error)}")
     except BaseException as error:  # a bug; its text may contain data, which differ between ranks
         where = traceback.extract_tb(error.__traceback__)[-1]
         cause = f"{type(error)} {where.filename} {where.lineno}"
         return Outcome(ExitCode.FAILED, traceback.format_exc().rstrip(), cause=cause)
 
 
-def _message(error: Exception) -> str:
+def message(error: Exception) -> str:
     """The message for the user: for errors of the system the file and the reason, without the number."""
     if isinstance(error, MemoryError):
         return (f"not enough memory ({str(error) or 'Python ran out of it'}): take smaller sizes, or fewer ranks "

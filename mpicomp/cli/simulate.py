@@ -20,7 +20,7 @@ from ..simulate.predict import JITTERED_STEPS, Player
 from ..trace.units import digits
 from . import inputs
 from .console import Column, Progress, print_json, print_table, say
-from .options import CommaList, Command, as_json, option, quiet, scheme_names, section
+from .options import OUTPUT, CommaList, Command, as_json, option, quiet, scheme_names, section
 from .output import OutputFile
 
 BASELINE = "halving_doubling"
@@ -58,7 +58,7 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
 @section(
     "Output",
     as_json,
-    option("--plot", "picture", type=click.Path(), metavar="FILE", help="Draw step time over ranks."),
+    option("--plot", "picture", type=OUTPUT, metavar="FILE", help="Draw step time over ranks."),
     option("--force", is_flag=True, help="Replace an existing picture."),
     quiet,
 )
@@ -91,20 +91,22 @@ def simulate(
     progress = Progress(quiet)
     found = scaling(model, machine, sizes, names, compute, adds_by, steps, progress, play)
     progress.clear()
+    if as_json:
+        on = None if platform is None else {"file": platform, "options": list(simgrid_options)}
+        print_json({**document(machine, model, compute, found), "platform": on})
+    else:
+        if not machine.kernels:
+            click.echo(f"{machine_file} gives no kernels: copies, additions and compression take no time")
+        if platform:
+            click.echo(f"messages take the routes of {platform}, by SimGrid; latencies and bandwidths of "
+                       f"{machine_file} do not count")
+        report(found, f"{model.name}: {model.n} elements, {digits(1e3 * compute)} ms of computing per step")
     if picture:
         from ..simulate.plot import plot
 
         file.write(lambda path: plot(path, found, f"{model.name}, {compute:g} s of computing per step", suffix))
-    if as_json:
-        on = None if platform is None else {"file": platform, "options": list(simgrid_options)}
-        print_json({**document(machine, model, compute, found), "platform": on})
-        return
-    if not machine.kernels:
-        click.echo(f"{machine_file} gives no kernels: copies, additions and compression take no time")
-    if platform:
-        click.echo(f"messages take the routes of {platform}, by SimGrid; latencies and bandwidths of {machine_file} do "
-                   "not count")
-    report(found, f"{model.name}: {model.n} elements, {digits(1e3 * compute)} ms of computing per step")
+        if not as_json:
+            click.echo(f"picture in {picture}")
 
 
 def _player(platform: str | None, options: tuple[str, ...]) -> Player:
@@ -132,26 +134,31 @@ def _jitter(text: str, seed: int) -> Jitter:
         scale = float(seconds)
     except ValueError:
         scale = -1.0
-    if kind not in DISTRIBUTIONS[1:] or not 0 <= scale < float("inf"):
-        raise InvalidArgument(f"--jitter takes gaussian:SECONDS or exponential:SECONDS, got {text!r}")
+    if kind not in DISTRIBUTIONS[1:] or not 0 <= scale <= machines.MOST_SECONDS:
+        raise InvalidArgument("--jitter takes gaussian:SECONDS or exponential:SECONDS, from 0 to "
+                              f"{machines.MOST_SECONDS:g}, got {text!r}")
     return Jitter(kind, scale, seed)
 
 
 def document(machine: Machine, model: Model, compute: float, found: Sequence[Prediction]) -> dict[str, object]:
     """The JSON document of predictions."""
+    dense = baselines(found)
     return {
         "format": "mpicomp-simulation", "version": 1, "machine": machines.dump(machine),
         "model": {"name": model.name, "elements": model.n, "flops": model.flops}, "compute": compute,
-        "rows": [one.row() for one in found],
+        "rows": [{**one.row(), "speed_up": dense[one.ranks] / one.step if one.step else None} for one in found],
     }
+
+
+def baselines(found: Sequence[Prediction]) -> dict[int, float]:
+    """The step of the first algorithm on each number of ranks."""
+    return {one.ranks: one.step for one in reversed(found)}
 
 
 def report(found: Sequence[Prediction], title: str) -> None:
     """Print a table, then each remark on recordings and assumptions once."""
-    first: dict[int, float] = {}
-    for one in found:
-        first.setdefault(one.ranks, one.step)
-    print_table(COLUMNS, [cells(one, first[one.ranks]) for one in found], title)
+    dense = baselines(found)
+    print_table(COLUMNS, [cells(one, dense[one.ranks]) for one in found], title)
     say(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
     remarks = [(f"{one.what}, {one.ranks} ranks", (f"recorded: {one.recorded}", *one.notes)) for one in found]
     for text in dict.fromkeys(note for _, notes in remarks for note in notes):

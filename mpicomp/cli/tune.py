@@ -23,7 +23,7 @@ from . import mpi
 from .bench.options import dense_algorithms, range_of_sizes
 from .console import Progress, print_json
 from .machine import this_machine
-from .options import Command, as_json, option, quiet, section, timeout
+from .options import OUTPUT, Command, as_json, option, quiet, section, timeout
 from .output import OutputFile
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ ALGORITHMS = tuple(name for name in allreduce.ALGORITHMS if name != "direct")  #
 )  # fmt: skip
 @section(
     "Output",
-    option("-o", "--output", metavar="FILE", default="mpicomp-tuning.json",
+    option("-o", "--output", type=OUTPUT, metavar="FILE", default="mpicomp-tuning.json",
            help="File of the table; rows of other layouts in an existing file are kept."),
     option("--force", is_flag=True, help="Replace an existing row of this layout."),
-    option("--machine", "machine_file", metavar="FILE",
+    option("--machine", "machine_file", type=OUTPUT, metavar="FILE",
            help="Measure messages and operations instead, and write the machine for simulate."),
     as_json,
     quiet,
@@ -89,8 +89,11 @@ def tune(
     share = noise.share(comm)
     table = earlier.with_row(row := Row(*comm.layout, "cpu", choices, setting(comm, share)))
     if comm.rank == 0:
-        file.write(lambda path: path.write_text(json.dumps(dump(table), indent=1) + "\n"))
-        print_json(dump(table)) if as_json else report(row, table, share, output)
+        print_json(dump(table)) if as_json else report(row, share)
+    file.write(lambda path: path.write_text(json.dumps(dump(table), indent=1) + "\n"))
+    if comm.rank == 0 and not as_json:
+        layouts = f"{len(table.rows)} layout" + "s" * (len(table.rows) != 1)
+        click.echo(f"{output} holds {layouts}; use it: export MPICOMP_TUNING={os.path.abspath(output)}")
     return None
 
 
@@ -103,11 +106,13 @@ def describe(comm: Comm, path: str, force: bool, as_json: bool, progress: Progre
     share = noise.share(comm)
     document = machines.dump(replace(found, measured=setting(comm, share)))
     if comm.rank == 0:
-        file.write(lambda part: part.write_text(json.dumps(document, indent=1) + "\n"))
-        print_json(document) if as_json else click.echo(machine_lines(found, share, path))
+        print_json(document) if as_json else click.echo(machine_lines(found, share))
+    file.write(lambda part: part.write_text(json.dumps(document, indent=1) + "\n"))
+    if comm.rank == 0 and not as_json:
+        click.echo(f"machine in {path}: mpicomp simulate --machine {path} ...")
 
 
-def machine_lines(found: machines.Machine, share: float, path: str) -> str:
+def machine_lines(found: machines.Machine, share: float) -> str:
     """The description of a machine in a few lines."""
     lines = [f"{name:<8} nodes: {1e6 * wire.latency:.1f} us, {wire.bandwidth / 1e9:.3g} GB/s, "
              f"{1e6 * wire.overhead:.1f} us of the rank's own time per message"
@@ -115,8 +120,7 @@ def machine_lines(found: machines.Machine, share: float, path: str) -> str:
     step, call = (1e6 * found.kernels[name] for name in (STEP, CALL))
     rates = [seconds for name, seconds in found.kernels.items() if name not in (STEP, CALL)]
     lines += [f"steps:         {step:.0f} us whatever their length, and {call:.1f} us for each operation",
-              f"{len(rates)} operations, from {1e12 * min(rates):.0f} ps per element; in {path}: mpicomp simulate "
-              f"--machine {path} ..."]
+              f"{len(rates)} operations, from {1e12 * min(rates):.0f} ps per element"]
     return "\n".join([*lines, *noise_of(share)])
 
 
@@ -176,8 +180,8 @@ def noise_of(share: float) -> list[str]:
     return [f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine"]
 
 
-def report(row: Row, table: Table, share: float, path: str) -> None:
-    """Print the new row, and the variable that makes jobs use the table."""
+def report(row: Row, share: float) -> None:
+    """Print the new row."""
     click.echo(f"ranks per node: {row.ranks_per_node}; nodes: {row.nodes}; vectors on the host")
     least = 0
     for limit, name in row.choices:
@@ -186,5 +190,3 @@ def report(row: Row, table: Table, share: float, path: str) -> None:
         least = limit
     for line in noise_of(share):
         click.echo(line)
-    layouts = f"{len(table.rows)} layout" + "s" * (len(table.rows) != 1)
-    click.echo(f"{path} holds {layouts}; use it: export MPICOMP_TUNING={os.path.abspath(path)}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 
@@ -16,6 +14,10 @@ from .link import Place
 FORMAT, VERSION = "mpicomp-machine", 1
 DISTRIBUTIONS = ("none", "gaussian", "exponential")
 LONG = 64 << 10  # bytes of a message that MPI libraries send by a handshake on all common networks
+MOST_SECONDS = 1e6  # 12 days: of a message, of one element, of a delay
+MOST_BYTES = 1e18  # per second, or at once
+MOST_RANKS = 1 << 20  # per node
+MOST_SEED = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,7 @@ def load(document: object, source: str) -> Machine:
     _refuse_unknown(document, {"format", "version", *_names(Machine)}, source)
     between = _wire(document.get("between"), "between", source)
     within = _wire(document["within"], "within", source) if "within" in document else between
-    per_node = document.get("ranks_per_node", 1)
-    if not isinstance(per_node, int) or per_node < 1:
-        raise InvalidArgument(f"{source}: ranks_per_node must be a whole number from 1, got {per_node!r}")
+    per_node = _whole(document.get("ranks_per_node", 1), "ranks_per_node", source, 1, MOST_RANKS)
     kernels, jitter, measured = (_table(document, name, source) for name in ("kernels", "jitter", "measured"))
     _refuse_unknown(kernels, KERNELS, f"{source}, kernels")
     rates = {name: _number(value, f"kernels.{name}", source) for name, value in kernels.items()}
@@ -117,10 +117,8 @@ def _wire(table: object, name: str, source: str) -> Wire:
         raise InvalidArgument(f"{source}: {name} must give latency (seconds) and bandwidth (bytes per second), "
                               f"got {table!r}")
     _refuse_unknown(table, _names(Wire), f"{source}, {name}")
-    values = {key: _number(value, f"{name}.{key}", source, key == "bandwidth") for key, value in table.items()}
-    if values["bandwidth"] == 0:
-        raise InvalidArgument(f"{source}: {name}.bandwidth must be above 0")
-    return Wire(**values)
+    limits = {"bandwidth": (1.0, MOST_BYTES), "burst": (0.0, MOST_BYTES)}
+    return Wire(**{key: _number(value, f"{name}.{key}", source, *limits.get(key, ())) for key, value in table.items()})
 
 
 def _jitter(table: dict[str, object], source: str) -> Jitter:
@@ -129,18 +127,21 @@ def _jitter(table: dict[str, object], source: str) -> Jitter:
     if distribution not in DISTRIBUTIONS:
         raise InvalidArgument(f"{source}: jitter.distribution must be one of {', '.join(DISTRIBUTIONS)}, "
                               f"got {distribution!r}")
-    seed = table.get("seed", 0)
-    if not isinstance(seed, int) or seed < 0:
-        raise InvalidArgument(f"{source}: jitter.seed must be a whole number from 0, got {seed!r}")
+    seed = _whole(table.get("seed", 0), "jitter.seed", source, 0, MOST_SEED)
     return Jitter(distribution, _number(table.get("scale", 0.0), "jitter.scale", source), seed)
 
 
-def _number(value: object, name: str, source: str, unlimited: bool = False) -> float:
-    """Return a finite number from 0, or any from 0 if it is ``unlimited``."""
-    most = math.inf if unlimited else sys.float_info.max
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most:
+def _number(value: object, name: str, source: str, least: float = 0.0, most: float = MOST_SECONDS) -> float:
+    """The number in a document; true and false are none, and beyond these limits predictions would overflow."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most:
         return float(value)
-    raise InvalidArgument(f"{source}: {name} must be a {'' if unlimited else 'finite '}number from 0, got {value!r}")
+    raise InvalidArgument(f"{source}: {name} must be a number from {least:g} to {most:g}, got {value!r}")
+
+
+def _whole(value: object, name: str, source: str, least: int, most: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    raise InvalidArgument(f"{source}: {name} must be a whole number from {least} to {most}, got {value!r}")
 
 
 def _names(kind: type[Machine | Wire | Jitter]) -> list[str]:

@@ -87,7 +87,9 @@ def _merge_here(
     except MpicompError as error:
         return error
     except Exception as error:  # HDF5 raises many kinds; every one of them must reach all ranks
-        return OSError(f"cannot write {path}: {error}; the journals are kept: mpicomp trace recover {folder} -o FILE")
+        complete = isinstance(error, OSError) and error.errno is None  # raised by this package
+        text = str(error) if complete else f"cannot write {path}: {error}"
+        return OSError(f"{text}; the journals are kept: mpicomp trace recover {folder} -o FILE")
     finally:
         for copy in fetched.values():
             copy.unlink(missing_ok=True)

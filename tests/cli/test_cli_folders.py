@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from launching import COMMAND, run
+from launching import COMMAND, FULL_DISK, run
 
+from mpicomp.cli.outcome import outcome_of
+from mpicomp.cli.root import root
 from mpicomp.cli.trace.command import trace
+from mpicomp.simulate.machine import Machine, Wire, dump
 
 NOT_WRITABLE = Path("/sys")  # a kernel's own: not even root makes files there
 BENCH = ["bench", "--sizes", "1K", "--iters", "2"]
 TRAIN = ["train", "logreg", "--data", "synthetic:n=60,d=10", "--epochs", "1"]
+MLP = ["train", "mlp", "--data", "synthetic:train=40,test=20", "--hidden", "8", "--batch", "10", "--epochs", "1"]
+SIMULATE = ["simulate", "--quiet", "--machine", "machine.json", "--model", "1K", "--ranks", "2"]
+TUNE = ["tune", "-b", "1K", "-e", "1K", "--min-time", "0.01", "--max-time", "0.1", "-a", "ring"]
 
 
 @pytest.mark.skipif(not NOT_WRITABLE.is_dir(), reason="no /sys here")
@@ -71,7 +77,46 @@ def test_a_disk_that_is_full(recorded, words):
     assert os.listdir(output.parent) == [recorded.name]
 
 
-# -- an output that is an input
+@pytest.mark.parametrize(("words", "option", "name", "printed"), [
+    ([*MLP, "--json"], "--plot", "run.svg", "mpicomp-train-mlp"),
+    (TRAIN, "--trace", "run.h5", "steps in"), ([*TRAIN, "--json"], "--trace", "run.h5", "mpicomp-train-logreg"),
+    (["train", "heat", "--grid", "8", "--steps", "4", "--every", "2"], "--trace", "run.h5", "steps of both copies"),
+    (SIMULATE, "--plot", "run.svg", "speed-up"), ([*SIMULATE, "--json"], "--plot", "run.svg", "mpicomp-simulation"),
+    (BENCH, "--output", "run.json", "noise: "),
+])  # fmt: skip
+def test_a_report_is_printed_also_if_a_file_cannot_be_written_at_the_end(
+    alone, tmp_path, monkeypatch, words, option, name, printed
+):  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    wire = Wire(1e-5, 1e9)
+    (tmp_path / "machine.json").write_text(json.dumps(dump(Machine(wire, wire))))
+    ended = alone(FULL_DISK, *words, option, name)
+    assert ended.code == 1 and printed in ended.out and f"in {name}" not in ended.out
+    assert "--json" not in words or json.loads(ended.out)["format"] == printed
+    errors = [line for line in ended.err.splitlines() if "Error: " in line]
+    assert len(errors) == 1 and f"cannot write {tmp_path / name if name.endswith('.h5') else name}" in errors[0]
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(("words", "option", "printed"), [
+    (TUNE, "--output", "ranks per node: "), ([*TUNE, "--json"], "--output", "mpicomp-tuning"),
+    (MLP, "--plot", "evaluations"),
+])  # fmt: skip
+def test_the_same_on_several_ranks(one_job, tmp_path, words, option, printed):
+    path = tmp_path / "file.svg"
+    ended = one_job(FULL_DISK, *words, option, str(path))
+    assert ended.code == 1 and printed in ended.out and str(path) not in ended.out
+    assert "--json" not in words or json.loads(ended.out)["format"] == printed
+    assert ended.err.count(f"Error: rank 0: cannot write {path}: No space left on device; make room there") == 1
+    assert ended.err.count("Error: ") == 1 and not path.exists()
+
+
+def test_a_full_standard_output(recorded):
+    ended = run(["bash", "-c", f"{sys.executable} -m mpicomp.cli trace report {recorded} > /dev/full"])
+    assert (ended.code, ended.err) == (1, "Error: reading or writing: No space left on device\n")
+
+
+# -- an output that is an input, or another output
 
 
 def refused(words, kept, output=None):
@@ -102,6 +147,24 @@ def test_a_machines_description_is_not_replaced(tmp_path):
     simulate = ["simulate", "--machine", machine, "--model", "1K", "--ranks", "2"]
     assert run([sys.executable, *COMMAND, *map(str, simulate)]).code == 0
     refused([*simulate, "--plot", machine], machine)
+
+
+@pytest.mark.parametrize(("words", "options"), [
+    (MLP, ("--plot", "--trace")), (MLP, ("--checkpoint", "--trace")), (BENCH, ("--output", "--plot")),
+    (["tune"], ("--output", "--machine")), (["bench", "merge", "a.json", "b.json"], ("--output", "--plot")),
+])  # fmt: skip
+@pytest.mark.parametrize("place", ["folder/run.png", "link/../folder/run.png", "{}/link/run.png"])
+def test_two_outputs_are_not_one_file(tmp_path, monkeypatch, words, options, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    places = {options[0]: "folder/run.png", options[1]: place.format(tmp_path)}
+    given = [word for pair in places.items() for word in pair]
+    outcome = outcome_of(lambda: root.main([*words, *given, "--force"], prog_name="mpicomp", standalone_mode=False))
+    assert outcome.code == 1 and not [*(tmp_path / "folder").iterdir()]
+    said = [f"{one} and {other} must be different paths, got {path} for both: give another path for one of them"
+            for one, other, path in ((*options, places[options[1]]), (*reversed(options), places[options[0]]))]
+    assert outcome.text.removeprefix("Error: ") in said
 
 
 def test_data_are_not_replaced(tmp_path):

@@ -61,6 +61,14 @@ def test_a_seed_below_zero_is_refused_before_data_is_drawn(alone):
     assert done.code == 1 and "Error: seed must be at least 0, got -1" in done.err and "Traceback" not in done.err
 
 
+def test_a_compression_warm_up_needs_a_scheme_that_has_one(alone):
+    done = alone(["-m", "mpicomp.cli"], "train", "mlp", "--data", "synthetic:train=40,test=20", "--batch", "10",
+                 "--compress-warmup", "1", "--scheme", "accordion:")  # fmt: skip
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert done.err.endswith("--compress-warmup must be 0 for a scheme without the option warmup, got 1 for accordion: "
+                             "leave it out\n")
+
+
 IMAGES = "synthetic:train=40,test=20"
 APPS = {
     "logreg": ["--data", "synthetic:n=60,d=10"], "ef-gdstar": ["--data", "synthetic:n=60,d=10"],

@@ -113,16 +113,23 @@ def test_machines_are_read_as_written():
 
 @pytest.mark.parametrize(("change", "text"), [
     ({"between": {"latency": 1e-6}}, "between must give latency .* and bandwidth"),
-    ({"between": {"latency": -1, "bandwidth": 1}}, "between.latency must be a finite number from 0, got -1"),
-    ({"between": {"latency": math.inf, "bandwidth": 1}}, "between.latency must be a finite number from 0, got inf"),
-    ({"between": {"latency": 10**400, "bandwidth": 1}}, "between.latency must be a finite number from 0"),
-    ({"between": {"latency": 0, "bandwidth": 0}}, "bandwidth must be above 0"),
+    ({"between": {"latency": -1, "bandwidth": 1}}, r"between.latency must be a number from 0 to 1e\+06, got -1"),
+    ({"between": {"latency": math.inf, "bandwidth": 1}}, r"latency must be a number from 0 to 1e\+06, got inf"),
+    ({"between": {"latency": 10**400, "bandwidth": 1}}, r"between.latency must be a number from 0 to 1e\+06"),
+    ({"between": {"latency": 1e308, "bandwidth": 1}}, r"latency must be a number from 0 to 1e\+06, got 1e\+308"),
+    ({"between": {"latency": True, "bandwidth": 1}}, "latency must be a number .* got True"),
+    ({"between": {"latency": 0, "bandwidth": 0}}, r"bandwidth must be a number from 1 to 1e\+18, got 0"),
+    ({"between": {"latency": 0, "bandwidth": math.inf}}, r"bandwidth must be a number from 1 to 1e\+18, got inf"),
+    ({"kernels": {"call": 1e308}}, r"kernels.call must be a number from 0 to 1e\+06, got 1e\+308"),
+    ({"jitter": {"scale": 1e308}}, r"jitter.scale must be a number from 0 to 1e\+06, got 1e\+308"),
+    ({"jitter": {"seed": True}}, "jitter.seed must be a whole number from 0 to .* got True"),
     ({"betwen": {}}, "unknown betwen"),
     ({"kernels": {"copi": 1}}, "unknown copi"),
     ({"kernels": 3}, "kernels must be a table, got 3"),
     ({"jitter": "gaussian"}, "jitter must be a table, got 'gaussian'"),
     ({"measured": None}, "measured must be a table, got None"),
-    ({"ranks_per_node": 0}, "ranks_per_node must be a whole number"),
+    *[({"ranks_per_node": wrong}, f"ranks_per_node must be a whole number from 1 to 1048576, got {wrong}")
+      for wrong in (0, True, 2.0, 99999999999999999999)],
     ({"jitter": {"distribution": "weibull"}}, "gaussian, exponential, got 'weibull'"),
     ({"version": 9}, "version 9"),
 ])  # fmt: skip
@@ -154,6 +161,8 @@ def test_the_command_prints_one_document(tmp_path):
     assert [(row["what"], row["ranks"]) for row in document["rows"]] == [
         (what, size) for size in (2, 4) for what in ("halving_doubling", "scalecom:chunk=64")]
     assert all(row["step"] > row["compute"] == 0.01 for row in document["rows"])
+    steps = [row["step"] for row in document["rows"]]
+    assert [row["speed_up"] for row in document["rows"]] == [1.0, steps[0] / steps[1], 1.0, steps[2] / steps[3]]
     assert (tmp_path / "steps.svg").read_text().count("scalecom") >= 1
 
 
@@ -180,6 +189,7 @@ def test_the_command_prints_a_table(tmp_path):
     (("--model", "1M", "--ranks", "4,x"), "--ranks takes numbers"),
     (("--model", "3", "-s", "onebit"), "needs as many elements, got 3"),
     (("--model", "1M", "--jitter", "gauss"), "--jitter takes gaussian:SECONDS"),
+    (("--model", "1M", "--jitter", "gaussian:1e308"), "from 0 to 1e+06, got 'gaussian:1e308'"),
     (("--model", "1M", "--tflops", "1"), "give --compute-time"),
     (("--model", "1M", "--compute-time", "1", "--tflops", "1"), "--compute-time and --tflops say the same thing"),
     (("--model", "1M", "--compute-time", "nan"), "--compute-time must be a finite number, got nan"),

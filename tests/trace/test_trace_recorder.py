@@ -1,5 +1,6 @@
 """The recorder of one rank: records, survival of a kill, refusals."""
 
+import errno
 import inspect
 import logging
 import os
@@ -14,7 +15,7 @@ import pytest
 from progress import until
 
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
-from mpicomp.trace import NullRecorder, Recorder, open_trace, recover, schema, validate
+from mpicomp.trace import NullRecorder, Recorder, open_trace, recorder, recover, schema, validate
 from mpicomp.trace.journal import Journal, journal_path
 from mpicomp.trace.views import settings
 
@@ -243,6 +244,16 @@ def test_no_permission(tmp_path):
     done = in_child(code, tmp_path / "run.h5")
     assert done.stdout.startswith("refused"), done.stderr
     assert "another path" in done.stdout and not os.listdir(tmp_path)
+
+
+def test_a_full_disk_before_the_start_is_named(solo, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(recorder.journal, "JournalWriter", full)
+    with pytest.raises(OSError, match=f"trace in {tmp_path}/run.h5.spool: No space left on device; give another path"):
+        Recorder(solo, tmp_path / "run.h5")
+    assert not os.listdir(tmp_path)
 
 
 def test_a_full_disk_stops_the_trace_and_not_the_training(tmp_path):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...bench import COLLECTIVES, Plan, plan, run
-from ...comm.safety.collective_errors import run_collectively
 from ...errors import InvalidArgument, MpicompError
 from .. import mpi
 from ..options import HELP, Command, Group, OfflineCommand
@@ -109,13 +108,8 @@ def run_bench(layout: str, as_json: bool, output: str | None, picture: str | Non
     for rows in measured:
         report.add(rows)
     document = report.end(bench_report.head(comm, chosen))
-
-    def keep() -> None:
-        file.write(lambda path: documents.write(path, document, suffix))
-        drawing.write(lambda path: plot(path, document, drawn))
-
-    # Ranks that exit with the code of a wrong or slow result would end the job before rank 0 has written the files.
-    run_collectively(comm, keep, comm.rank == 0)
+    file.write(lambda path: documents.write(path, document, suffix))
+    drawing.write(lambda path: plot(path, document, drawn))
     _end(document, before, prints=comm.rank == 0)
 
 

@@ -10,7 +10,19 @@ from click.shell_completion import CompletionItem
 from ... import allreduce
 from ...bench import COLLECTIVES, plan
 from ..config import config_option, for_this
-from ..options import Choice, CommaList, Decorator, all_of, as_json, option, quiet, scheme_names, section, timeout
+from ..options import (
+    OUTPUT,
+    Choice,
+    CommaList,
+    Decorator,
+    all_of,
+    as_json,
+    option,
+    quiet,
+    scheme_names,
+    section,
+    timeout,
+)
 
 PATH = click.Path()  # for completion; the code that uses a file checks it
 FORMATS = ("table", "markdown", "csv", "jsonl", "json", "nccl", "osu")
@@ -106,8 +118,8 @@ output = section(
     "Output",
     option("--format", "layout", type=Choice(FORMATS), default="table", help="Form of the report."),
     as_json,
-    option("-o", "--output", type=PATH, metavar="FILE", help="Also write the results to FILE: .json, .csv or .h5."),
-    option("--plot", "picture", type=PATH, metavar="FILE", help="Draw bandwidth and time: .png, .svg or .pdf."),
+    option("-o", "--output", type=OUTPUT, metavar="FILE", help="Also write the results to FILE: .json, .csv or .h5."),
+    option("--plot", "picture", type=OUTPUT, metavar="FILE", help="Draw bandwidth and time: .png, .svg or .pdf."),
     option("--force", is_flag=True, help="Replace existing files."),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 from ...errors import MpicompError
+from ..outcome import message
 from .summaries import SUMMARIES
 
 ALIASES = {"scheme": "codec"}
@@ -33,7 +34,7 @@ class TraceGroup(click.Group):
         except BrokenPipeError:  # no error: the reader of the output has seen enough
             raise
         except (MpicompError, OSError) as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(message(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = {name: command.get_short_help_str(60) for name, command in self.commands.items()}

@@ -11,8 +11,8 @@ from ...errors import InvalidArgument, MpicompError
 from ..console import SteadyProgress
 from ..mpi import all_ranks, world
 from .logreg_report import line, show
+from .options import name_trace, split
 from .options import recorder as recorder_for
-from .options import split
 
 
 def run(source: str, rows: int | None, options: Mapping[str, object]) -> int:
@@ -39,10 +39,12 @@ def run(source: str, rows: int | None, options: Mapping[str, object]) -> int:
         progress(f"training on {source}, with losses")
         group = survivors.run(world(), job)
         job.finish()
+    if group.comm.rank == 0:
+        show(job.result, files.as_json, losses=job.losses)
+        _say(job.losses)
     recorder.close_after_loss(group.comm) if group.losses else recorder.close()
     if group.comm.rank == 0:
-        show(job.result, files.trace, files.as_json, losses=job.losses)
-        _say(job.losses)
+        name_trace(files)
     group.leave()
     return 0
 

@@ -8,8 +8,8 @@ import click
 
 from ..console import Column, SteadyProgress, print_json, print_table
 from ..mpi import all_ranks
-from ..options import Choice, Command, as_json, option, section
-from .options import Files, name_trace, recorder, thinned
+from ..options import OUTPUT, Choice, Command, as_json, option, section
+from .options import Files, recorded, thinned
 
 if TYPE_CHECKING:
     from ...apps.heat import Point, Result
@@ -41,7 +41,7 @@ COLUMNS = [Column(title) for title in ("step", "energy", "energy change", "sprea
 )
 @section(
     "Output",
-    option("--trace", metavar="FILE", help="Record every step in this HDF5 file, for mpicomp trace."),
+    option("--trace", type=OUTPUT, metavar="FILE", help="Record every step in this HDF5 file, for mpicomp trace."),
     option("--force", is_flag=True, help="Replace an existing trace."),
     as_json,
 )
@@ -56,19 +56,25 @@ def heat(trace: str | None, force: bool, as_json: bool, **options: Any) -> None:
     settings, comm = Settings(**options), all_ranks()
     files = Files(None, None, False, trace, force, as_json)
     title = f"train heat {settings.bound:g}"
-    with SteadyProgress(quiet=comm.rank != 0) as progress, recorder(comm, files, title) as record:
-        result = simulate(comm, settings, record, lambda point: progress(_line(point), point.step / settings.steps))
-    if comm.rank == 0 and as_json:
-        print_json({"format": "mpicomp-train-heat", "version": 1, **result.to_dict()})
-    elif comm.rank == 0:
-        _print(result, trace)
+    with SteadyProgress(quiet=comm.rank != 0) as progress:
+        recorded(comm, files, title, progress,
+                 lambda record: simulate(comm, settings, record,
+                                         lambda point: progress(_line(point), point.step / settings.steps)),
+                 lambda result: _show(result, as_json))  # fmt: skip
 
 
 def _line(point: Point) -> str:
     return f"step {point.step}: difference {point.difference:.2e}, discretisation error {point.discretisation:.2e}"
 
 
-def _print(result: Result, trace: str | None) -> None:
+def _show(result: Result, as_json: bool) -> None:
+    if as_json:
+        print_json({"format": "mpicomp-train-heat", "version": 1, **result.to_dict()})
+    else:
+        _print(result)
+
+
+def _print(result: Result) -> None:
     """The course and the totals, for people."""
     settings, series, seconds = result.settings, result.series, result.seconds
     last, means = series[-1], len(series)
@@ -86,7 +92,6 @@ def _print(result: Result, trace: str | None) -> None:
         f"{last.ran}; ratio {last.ratio:.1f}; a mean took {1e3 * seconds['bounded'] / means:.2f} ms, exact "
         f"{1e3 * seconds['exact'] / means:.2f} ms; steps of both copies {seconds['steps']:.2f} s"
     )
-    name_trace(trace)
 
 
 def _row(point: Point) -> list[str]:

@@ -11,11 +11,11 @@ from ..mpi import all_ranks
 from ..options import Command, Decorator, option, section
 from . import fault_tolerant
 from .logreg_report import line, show
-from .options import Files, Session, data, exit_code, recorder, recording, session, split, training
+from .options import Files, Session, data, exit_code, recorded, recording, session, split, training
 
 if TYPE_CHECKING:
     from ...apps.logreg import Run
-    from ...apps.logreg_result import Evaluation, Result
+    from ...apps.logreg_result import Evaluation
     from ...apps.settings import Settings
     from ...comm.comm import Comm
 
@@ -70,19 +70,13 @@ def run_logreg(kind: type[Run] | None, source: str, rows: int | None, options: M
     files, settings = split(options)
     comm = all_ranks()
     with session(comm, files) as running:
-        result = _train(comm, kind, source, rows, Settings(**settings), files, running)
-        code = exit_code(comm, running.keeper, running.signals)
-    if comm.rank == 0:
-        show(result, files.trace, files.as_json, _name(kind))
-    return code
-
-
-def _name(kind: type[Run] | None) -> str:
-    return "logreg" if kind is None else kind.app
+        _train(comm, kind, source, rows, Settings(**settings), files, running)
+        return exit_code(comm, running.keeper, running.signals)
 
 
 def _train(comm: Comm, kind: type[Run] | None, source: str, rows: int | None, settings: Settings, files: Files,
-           running: Session) -> Result:  # fmt: skip
+           running: Session) -> None:  # fmt: skip
+    """Train, and print the report."""
     from ...apps.data import share
     from ...apps.logreg import check
     from ...apps.logreg import train as train_logreg
@@ -96,5 +90,7 @@ def _train(comm: Comm, kind: type[Run] | None, source: str, rows: int | None, se
     def say(evaluation: Evaluation, steps: int) -> None:
         progress(line(evaluation, steps), evaluation.step / steps)
 
-    with recorder(comm, files, f"train {_name(kind)} {source} {settings.scheme}") as record:
-        return train_logreg(comm, shard, settings, record, say, keeper, kind)
+    app = "logreg" if kind is None else kind.app
+    recorded(comm, files, f"train {app} {source} {settings.scheme}", progress,
+             lambda record: train_logreg(comm, shard, settings, record, say, keeper, kind),
+             lambda result: show(result, files.as_json, app))

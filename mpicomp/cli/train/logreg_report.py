@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..console import Column, print_json, print_table
-from .options import name_trace, thinned
+from .options import thinned
 
 if TYPE_CHECKING:
     from ...apps.logreg_result import Evaluation, Result
@@ -17,19 +17,19 @@ TABLE_ROWS = 12  # of the curve; --json has every point
 COLUMNS = [Column(title) for title in ("step", "epoch", "bits", "gap", "density", "total error", "memory norm")]
 
 
-def show(result: Result, trace: str | None, as_json: bool, app: str = "logreg", **more: object) -> None:
+def show(result: Result, as_json: bool, app: str = "logreg", **more: object) -> None:
     """Print a finished run; ``more`` is added to the JSON document."""
     if as_json:
         print_json({"format": f"mpicomp-train-{app}", "version": 1, **result.to_dict(), **more})
     else:
-        _print(result, trace)
+        _print(result)
 
 
 def line(evaluation: Evaluation, steps: int) -> str:
     return f"step {evaluation.step}/{steps}: gap {evaluation.gap:.4g} after {evaluation.bits:.4g} bits per worker"
 
 
-def _print(result: Result, trace: str | None) -> None:
+def _print(result: Result) -> None:
     """Print the problem, the curve and the totals, for people."""
     problem, facts, seconds = result.problem, result.data, result.seconds
     click.echo(
@@ -48,7 +48,6 @@ def _print(result: Result, trace: str | None) -> None:
         f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
         f"a rank sent {result.bytes_sent:,.0f} bytes through MPI on average"
     )
-    name_trace(trace)
 
 
 def _rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:

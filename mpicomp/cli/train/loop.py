@@ -12,7 +12,7 @@ from ...comm.safety.collective_errors import run_collectively
 from ..console import Column, print_json, print_table
 from ..mpi import all_ranks
 from ..output import OutputFile
-from .options import Files, Session, exit_code, inputs, name_trace, recorder, session, split, thinned
+from .options import Files, Session, exit_code, inputs, recorded, session, split, thinned
 
 if TYPE_CHECKING:
     from ...apps.loop import Task
@@ -44,21 +44,16 @@ def run(make_task: Callable[[Comm, int], Task], title: str, options: Mapping[str
         draw = _drawer(comm, plot)
         report = _train(comm, make_task, LoopSettings(**settings), files, title, running)
         code = exit_code(comm, running.keeper, running.signals)
-        if not report.complete:
-            plot = None  # the picture is of the whole run: the same command resumes it
-        if comm.rank == 0 and plot is not None:
+        if report.complete and plot is not None:  # the picture is of the whole run: the same command resumes it
             picture.write(lambda path: draw(path, report))
-        if plot is not None:
-            comm.fail_together(None)  # the guard would report ranks that exit before rank 0 has drawn it
-    if comm.rank == 0 and files.as_json:
-        print_json({"format": f"mpicomp-train-{report.app}", "version": 1, **report.to_dict()})
-    elif comm.rank == 0:
-        _print(report, files.trace, plot)
+            if comm.rank == 0 and not files.as_json:
+                click.echo(f"picture in {plot}")
     return code
 
 
 def _train(comm: Comm, make_task: Callable[[Comm, int], Task], settings: LoopSettings, files: Files, title: str,
            running: Session) -> Report:  # fmt: skip
+    """Train, and print the report."""
     from ...apps import loop
     from ...apps.settings import at_least
 
@@ -71,8 +66,9 @@ def _train(comm: Comm, make_task: Callable[[Comm, int], Task], settings: LoopSet
     def say(point: Point, steps: int) -> None:
         progress(_line(point, steps, task.metric), point.step / steps)
 
-    with recorder(comm, files, f"{title} {settings.scheme}") as trace:
-        return loop.train(comm, task, settings, trace, say, running.keeper)
+    return recorded(comm, files, f"{title} {settings.scheme}", progress,
+                    lambda trace: loop.train(comm, task, settings, trace, say, running.keeper),
+                    lambda report: _show(report, files.as_json))
 
 
 def _drawer(comm: Comm, plot: str | None) -> Callable[[Path, Report], None]:
@@ -87,7 +83,14 @@ def _line(point: Point, steps: int, metric: str) -> str:
     return f"step {point.step}/{steps}: {metric} {point.metric:.4f}, loss {point.test_loss:.4f}"
 
 
-def _print(report: Report, trace: str | None, plot: str | None) -> None:
+def _show(report: Report, as_json: bool) -> None:
+    if as_json:
+        print_json({"format": f"mpicomp-train-{report.app}", "version": 1, **report.to_dict()})
+    else:
+        _print(report)
+
+
+def _print(report: Report) -> None:
     """The curve and the totals, for people."""
     settings, facts, seconds = report.settings, report.facts, report.seconds
     click.echo(
@@ -103,9 +106,6 @@ def _print(report: Report, trace: str | None, plot: str | None) -> None:
     best = "" if report.best is None else f"best {report.metric} {report.best:.4f} at step {report.best_step}; "
     click.echo(f"\n{best}{report.steps} steps{', stopped early' * report.early}; steps {seconds['steps']:.2f} s, "
                f"evaluations {seconds['evaluations']:.2f} s")
-    name_trace(trace)
-    if plot is not None:
-        click.echo(f"picture in {plot}")
 
 
 def _row(point: Point) -> list[str]:

@@ -14,7 +14,7 @@ from ... import allreduce
 from ..._util.atomic_files import refuse_inputs
 from ...comm.safety.collective_errors import run_collectively
 from ..console import SteadyProgress
-from ..options import Choice, Decorator, all_of, as_json, option, section
+from ..options import OUTPUT, Choice, Decorator, all_of, as_json, option, section
 from ..outcome import ExitCode
 from .signals import StopSignals
 
@@ -59,7 +59,7 @@ def training(epochs: float) -> Decorator:
 recording = all_of(
     section(
         "Checkpoints",
-        option("--checkpoint", metavar="DIR",
+        option("--checkpoint", type=OUTPUT, metavar="DIR",
                help="Save checkpoints in this folder: at the end, and when SIGUSR1 or SIGTERM stops the run "
                     f"(exit code {ExitCode.STOPPED:d})."),
         option("--checkpoint-every", type=int, metavar="STEPS", help="Also save one every STEPS steps."),
@@ -67,7 +67,7 @@ recording = all_of(
     ),
     section(
         "Output",
-        option("--trace", metavar="FILE", help="Record every step in this HDF5 file, for mpicomp trace."),
+        option("--trace", type=OUTPUT, metavar="FILE", help="Record every step in this HDF5 file, for mpicomp trace."),
         option("--force", is_flag=True, help="Replace existing output files, but no checkpoint."),
         as_json,
     ),
@@ -143,7 +143,8 @@ def looping_with(lr: float = 0.05, batch: int = 32, clip: float = 0.0, optimizer
             "Evaluation",
             option("--eval-every", type=int, metavar="STEPS", help="Steps between evaluations.  [default: one epoch]"),
             option("--patience", type=int, metavar="N", help="Stop after N evaluations without a better metric."),
-            option("--plot", metavar="FILE", help="Draw loss, metric, density and memory norm (.png, .svg, .pdf)."),
+            option("--plot", type=OUTPUT, metavar="FILE",
+                   help="Draw loss, metric, density and memory norm (.png, .svg, .pdf)."),
         ),
     )  # fmt: skip
 
@@ -190,6 +191,25 @@ def inputs() -> Iterator[Path]:
     yield from source.iterdir() if source.is_dir() else ()
 
 
+def recorded(comm: Comm, files: Files, title: str, progress: SteadyProgress,
+             work: Callable[[Recorder | NullRecorder], T], show: Callable[[T], None]) -> T:  # fmt: skip
+    """Run ``work`` with the recorder of a trace; rank 0 shows the result, even if the trace cannot be written.
+
+    Call it after all settings have been checked (collective).
+    """
+    results: list[T] = []
+    try:
+        with recorder(comm, files, title) as trace:
+            results.append(work(trace))
+    finally:
+        for result in results if comm.rank == 0 else []:
+            progress.clear()
+            show(result)
+    if comm.rank == 0:
+        name_trace(files)
+    return results[0]
+
+
 def recorder(comm: Comm, files: Files, title: str) -> Recorder | NullRecorder:
     """The recorder of a trace, or of nothing; open it after all settings have been checked (collective)."""
     from ...trace import NullRecorder, Recorder
@@ -217,10 +237,10 @@ def thinned(rows: Sequence[T], most: int) -> Sequence[T]:
     return rows[::-1][::stride][::-1]
 
 
-def name_trace(trace: str | None) -> None:
-    """Print where the trace is, if there is one, and the command that explains it."""
-    if trace is not None:
-        click.echo(f"trace in {trace}: explain it with mpicomp trace report {trace}")
+def name_trace(files: Files) -> None:
+    """Print where the trace is, if there is one, and the command that explains it; nothing with ``--json``."""
+    if files.trace is not None and not files.as_json:
+        click.echo(f"trace in {files.trace}: explain it with mpicomp trace report {files.trace}")
 
 
 def _say(comm: Comm, progress: SteadyProgress, text: str) -> None:
