@@ -54,12 +54,16 @@ def plain(settings: Mapping[str, object]) -> Settings:
     """Settings as a manifest holds them: NumPy's numbers become Python's, tuples lists."""
 
     def number(value: object) -> object:
-        if isinstance(value, np.generic):
-            return value.item()
-        raise InvalidArgument(f"settings must be numbers, texts, lists and dicts, got {type(value).__name__}: "
-                              "pass str() of it")
+        plain = value.item() if isinstance(value, np.generic) else value
+        if plain is value or isinstance(plain, np.generic):
+            raise TypeError(type(value).__name__)
+        return plain
 
-    return cast(Settings, json.loads(json.dumps(settings, default=number)))
+    try:
+        return cast(Settings, json.loads(json.dumps(settings, default=number)))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("settings must be numbers, texts, lists, and dicts with texts as keys, got "
+                              f"{error}: pass str() of it") from None
 
 
 def name_of(step: int) -> str:

@@ -124,9 +124,12 @@ class PointToPoint:
 def release_complete() -> None:
     """Release the memory of messages without an owner that are complete; looks at a few, in turn."""
     for _ in range(min(len(_ownerless), AT_ONCE)):
-        with suppress(IndexError, MPI.Exception):  # another thread takes the rest; an error has no owner either
+        with suppress(IndexError):  # another thread takes the rest
             request, array = _ownerless.popleft()
-            if request.Test():
+            complete = True
+            with suppress(MPI.Exception):  # has no owner either
+                complete = request.Test()
+            if complete:
                 Py_DecRef(py_object(array))
             else:
                 _ownerless.append((request, array))

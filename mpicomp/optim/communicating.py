@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, SupportsFloat, SupportsInt, cast
+from typing import ClassVar, SupportsFloat, cast
 
 from ..comm.interfaces import Communicator
 from ..comm.safety.agreement import rebuild
@@ -23,7 +23,7 @@ from ..reducer.reducer import Reducer, load_states
 from ..schemes.options import BETAS, Option
 from ..schemes.registry import Scheme
 from ..types import Array
-from .optimizers import WEIGHT_DECAY, Arrays, Optimizer, move_moments, zeros_like
+from .optimizers import WEIGHT_DECAY, Arrays, Optimizer, move_moments, whole, zeros_like
 
 Rates = dict[str, float]  # by parameter
 ONE_BIT = "signsgd:exchange=pieces"
@@ -170,19 +170,20 @@ class CommunicatingAdam(Optimizer):
 
         Nothing is changed then.
         """
-        own, reducers = {name: value for name, value in state.items() if name != "reducers"}, state.get("reducers")
-
-        def check() -> None:
-            if not isinstance(reducers, Mapping) or set(reducers) != set(self.reducers):
-                raise InvalidArgument(f"the state must have those of the reducers {', '.join(self.reducers)} under "
-                                      f"'reducers', got {type(reducers).__name__}: pass a whole state_dict()")
-            self._check_state(own)
-
-        run_collectively(self.comm, check)
-        self.comm.agree(f"a state of {self.name} at step {int(cast(SupportsInt, own['steps']))}")
-        states = cast("Mapping[str, dict[str, object]]", reducers)
-        load_states((reducer, states[name]) for name, reducer in self.reducers.items())
+        own, reducers = run_collectively(self.comm, lambda: self._parted(state))
+        self.comm.agree(f"a state of {self.name} at step {whole('steps', own)}")
+        load_states((reducer, reducers[name]) for name, reducer in self.reducers.items())
         self._take_state(own)
+
+    def _parted(self, state: object) -> tuple[dict[str, object], Mapping[str, Mapping[str, object]]]:
+        """A state without those of the reducers, and these."""
+        own = dict(state) if isinstance(state, Mapping) else {}
+        reducers = own.pop("reducers", None)
+        if not isinstance(reducers, Mapping) or set(reducers) != set(self.reducers):
+            raise InvalidArgument(f"the state must have those of the reducers {', '.join(self.reducers)} under "
+                                  f"'reducers', got {type(reducers).__name__}: pass a whole state_dict()")
+        self._check_state(own)
+        return own, reducers
 
 
 class OneBitAdam(CommunicatingAdam):
@@ -378,8 +379,8 @@ class ZeroOneAdam(CommunicatingAdam):
         try:
             _plain(state)
         except (AttributeError, TypeError, ValueError) as error:
-            raise InvalidArgument(f"the state must be that of {self.name}, one of {', '.join(PLAIN)} is not: "
-                                  f"{error}") from error
+            raise InvalidArgument(f"the state must have moved and deferred as {self.name} saves them: {error}"
+                                  ) from error
 
     def _take_state(self, state: Mapping[str, object]) -> None:
         super()._take_state(state)
@@ -388,7 +389,7 @@ class ZeroOneAdam(CommunicatingAdam):
 
 def _plain(state: Mapping[str, object]) -> tuple[int, int, Rates, Exception | None]:
     """The values of ``PLAIN`` in a state."""
-    alone, exact = (int(cast(SupportsInt, state[name])) for name in ("alone", "exact"))
+    alone, exact = (whole(name, state) for name in ("alone", "exact"))
     moved = {name: float(rate) for name, rate in cast("Mapping[str, SupportsFloat]", state["moved"]).items()}
     deferred = cast("tuple[str, str] | None", state["deferred"])
     return alone, exact, moved, deferred and rebuild(*deferred)

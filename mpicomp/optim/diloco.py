@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import SupportsInt, cast
+from typing import cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from ..schemes.exchanges.pieces import UNUSED
 from ..schemes.options import Option, resolve
 from ..schemes.registry import Scheme
 from .fragments import Fragment, InMemory, Parameters, State, divided
-from .optimizers import Arrays
+from .optimizers import Arrays, whole
 
 OPTIONS = (
     Option("every", int, 30, "inner steps between two exchanges of a fragment", low=1),
@@ -215,7 +215,7 @@ class DiLoCo:
 
     def _has_moved(self, fragment: Fragment) -> bool:
         """True if this worker's parameters differ from the common ones."""
-        return any((theta != self._own.read(name)).any() for name, theta in fragment.theta.items())
+        return not all(self._own.holds(name, theta) for name, theta in fragment.theta.items())
 
     @contextmanager
     def outer_parameters(self) -> Iterator[None]:
@@ -336,10 +336,10 @@ class DiLoCo:
         run_collectively(self.comm, lambda: self._check(state))
         self.comm.agree(f"a state of DiLoCo at step {state['steps']}")
         load_states((reducer, _under(f"reducer {number}/", state)) for number, reducer in enumerate(self._reducers))
-        self.steps = cast("int", state["steps"])
+        self.steps = whole("steps", state)
         for number, fragment in enumerate(self._fragments):
             own = _under(f"fragment {number}/", state)
-            fragment.rounds, fragment.started = cast("int", own["rounds"]), cast("int", own["started"])
+            fragment.rounds, fragment.started = whole("rounds", own), whole("started", own)
             fragment.outcome = {name: cast("float", own[name]) for name in fragment.outcome}
             fragment.pending, fragment.before = done_at_once(lambda: None) if own["in flight"] else None, None
             velocity = fragment.optimizer.slots[0]
@@ -362,8 +362,7 @@ class DiLoCo:
                  for name in ("rounds", "started", "in flight", *one.outcome)]
         _check_names(plain, state)
         for name in ("steps", *plain):
-            if not isinstance(state[name], SupportsInt):
-                raise InvalidArgument(f"the state must have a number as {name}, got {state[name]!r}")
+            whole(name, state)
         expected = {f"{kind}/{name}": _form(value) for number, one in enumerate(self._fragments)
                     for name, value in one.theta.items()
                     for kind in ("theta", "velocity", *["mean"] * bool(state[f"fragment {number}/in flight"]))}

@@ -27,6 +27,9 @@ class Parameters(Protocol):
     def write(self, name: str, values: np.ndarray) -> None:
         """Overwrite a parameter."""
 
+    def holds(self, name: str, values: np.ndarray) -> bool:
+        """True if a parameter is what ``write`` of these values makes of it."""
+
 
 class InMemory:
     """Parameters that are arrays of NumPy or CuPy."""
@@ -42,6 +45,11 @@ class InMemory:
     def write(self, name: str, values: np.ndarray) -> None:
         array = self._arrays[name]
         array[...] = values if isinstance(array, np.ndarray) else ops_for(array).from_host(values)
+
+    def holds(self, name: str, values: np.ndarray) -> bool:
+        array = self._arrays[name]
+        host = ops_for(array).to_host(array)
+        return np.array_equal(host, values.astype(host.dtype))
 
 
 class Fragment:

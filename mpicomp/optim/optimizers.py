@@ -98,14 +98,13 @@ class Optimizer(ABC):
         theirs = {name: value for name, value in state.items() if name not in ("name", "steps")}
         if state.get("name") != self.name:
             raise InvalidArgument(f"the state must be of optimizer {self.name}, got {state.get('name')}")
-        if not isinstance(state.get("steps"), SupportsInt):
-            raise InvalidArgument(f"the state must be that of optimizer {self.name}, it lacks steps")
+        whole("steps", state)
         if {n: a.shape for n, a in mine.items()} != {n: getattr(a, "shape", None) for n, a in theirs.items()}:
             raise InvalidArgument(f"the state must be of {', '.join(mine) or 'no arrays'} in the parameters' shapes, "
                                   f"got {', '.join(theirs) or 'none'}")
 
     def _take_state(self, state: Mapping[str, object]) -> None:
-        self.steps = int(cast(SupportsInt, state["steps"]))
+        self.steps = whole("steps", state)
         for slot, arrays in self._kept.items():
             for name, array in arrays.items():
                 value = state[f"{slot}/{name}"]
@@ -323,3 +322,13 @@ def parse(text: str, registry: Mapping[str, object], what: str) -> tuple[str, di
         raise InvalidArgument(f"unknown {what} {name!r}{did_you_mean(name, registry)}; "
                               f"there are: {', '.join(registry)}")
     return name, given
+
+
+def whole(name: str, state: Mapping[str, object]) -> int:
+    """The whole number of that name in a state."""
+    if name not in state:
+        raise InvalidArgument(f"the state must be what state_dict() returned, it lacks {name}")
+    try:
+        return int(cast(SupportsInt, state[name]))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"the state must have a number as {name}, got {state[name]!r}") from None

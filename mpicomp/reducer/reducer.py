@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -470,8 +470,14 @@ class Reducer:
         self.step, self._blank = self.step + 1, False
 
 
-def load_states(states: Iterable[tuple[Reducer, Mapping[str, Any]]]) -> None:
-    """Let each reducer take its state; none does if one of them refuses its own (collective).
+def load_states(states: Iterable[tuple[Reducer, Mapping[str, Any]]], before: Callable[[], None] | None = None) -> None:
+    """Let each reducer take its state; none does if one of them refuses its own, or ``before`` fails (collective).
+
+    Parameters
+    ----------
+    states : iterable of (Reducer, state)
+    before : callable, optional
+        Collective; is called when no state is refused, before any is taken.
 
     Raises
     ------
@@ -481,5 +487,7 @@ def load_states(states: Iterable[tuple[Reducer, Mapping[str, Any]]]) -> None:
     states = list(states)
     for reducer, state in states:
         reducer.check_state(state)
+    if before is not None:
+        before()
     for reducer, state in states:
         run_collectively(reducer.comm, partial(reducer.restore, state))

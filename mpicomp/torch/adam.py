@@ -81,9 +81,11 @@ class _CommunicatingAdam(Uncopied, torch.optim.Optimizer):
                                       f"{type(self).__name__} for all parameters")
         self._check_layout()
         self._views()  # on a GPU needs CuPy
-        if not isinstance(betas, tuple | list) or len(betas) != 2:
-            raise InvalidArgument(f"betas must be two numbers, such as (0.9, 0.999), got {betas!r}")
-        return betas[0], betas[1]
+        try:
+            beta1, beta2 = betas
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"betas must be two numbers, such as (0.9, 0.999), got {betas!r}") from None
+        return beta1, beta2
 
     def _check_layout(self) -> None:
         for name, parameter in self._named():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping
+from operator import index
+from typing import SupportsIndex
 
 import torch
 
@@ -85,7 +87,7 @@ def describe(name: str, tensor: torch.Tensor) -> str:
 def check_root(comm: Comm, root: int) -> None:
     """Raise on every rank unless all name one rank that exists (collective)."""
     check_communicator(comm)
-    exists = isinstance(root, int) and 0 <= root < comm.size
+    exists = isinstance(root, SupportsIndex) and 0 <= index(root) < comm.size
     comm.agree(f"values of rank {root}", None if exists else InvalidArgument(
         f"root must be a rank, 0 to {comm.size - 1}, got {root!r}"))
 

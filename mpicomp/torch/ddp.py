@@ -13,6 +13,7 @@ from ..comm.nonblocking import Pending
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..ops.device import device_of
+from ..optim.optimizers import whole
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from .arrivals import Arrival, Group, gathered, same, scatter
@@ -253,7 +254,7 @@ class DDPHook:
         """
         self._settle()
         comm = self._lanes.comms[0]
-        groups, states = run_collectively(comm, lambda: self._taken(state_dict))
+        step, groups, states = run_collectively(comm, lambda: self._taken(state_dict))
         comm.agree(f"a state of ddp_hook of {[group.names for group in groups]}")
         reducers = {}
         for group, state in zip(groups, states, strict=True):
@@ -261,20 +262,21 @@ class DDPHook:
             reducers[group.number].load_state_dict(state)
         self._groups, self.reducers = groups, reducers
         self._group_of = {parameter: group for group in groups for parameter in group.parameters}
-        self._step = int(cast(HookState, state_dict)["step"]) if groups else 0
+        self._step = step if groups else 0
 
-    def _taken(self, state_dict: Mapping[str, object]) -> tuple[list[Group], list[dict[str, object]]]:
-        """The groups of a state, and the states of their reducers."""
-        if absent := [key for key in ("step", "layout", "states") if key not in state_dict]:
+    def _taken(self, state_dict: object) -> tuple[int, list[Group], list[dict[str, object]]]:
+        """The step of a state, its groups, and the states of their reducers."""
+        given = state_dict if isinstance(state_dict, Mapping) else {}
+        if absent := [key for key in ("step", "layout", "states") if key not in given]:
             raise InvalidArgument(f"the state must be of ddp_hook's state_dict, it lacks {', '.join(absent)}")
-        saved = cast(State, state_dict)
+        saved, step = cast(State, given), whole("step", given)
         layout, states = saved["layout"], loaded_states(saved)
         known = {name: parameter for parameter, name in self._names.items()}
         if unknown := [name for names in layout for name in names if name not in known]:
             raise InvalidArgument(f"the state must be of parameters that ddp_hook was given as named_parameters, got "
                                   f"{', '.join(unknown)}: pass named_parameters() of the same model")
         groups = [Group(number, [known[name] for name in names], names) for number, names in enumerate(layout)]
-        return groups, states
+        return step, groups, states
 
     def close(self) -> None:
         """End the threads and free the communicators (collective)."""

@@ -36,6 +36,10 @@ class TorchParameters:
     def write(self, name: str, values: np.ndarray) -> None:
         self._named[name].copy_(torch.from_numpy(np.asarray(values)))  # NumPy computes scalars from 0-d arrays
 
+    def holds(self, name: str, values: np.ndarray) -> bool:
+        parameter = self._named[name].detach()
+        return torch.equal(parameter.cpu(), torch.from_numpy(np.asarray(values)).to(parameter.dtype))
+
 
 class DiLoCo(diloco.DiLoCo):
     """Low-communication training: every so many inner steps, average how far the workers went.

@@ -352,13 +352,7 @@ class DistributedOptimizer(Uncopied, torch.optim.Optimizer):
         """
         self._exchange.settle()
         own, states = run_collectively(self.comm, lambda: self._parted(state_dict))
-        before = self.optimizer.state_dict()
-        try:
-            run_collectively(self.comm, lambda: self._take(own))
-            load_states(zip(self._exchange.reducers, states, strict=True))
-        except Exception:
-            self.optimizer.load_state_dict(before)
-            raise
+        load_states(zip(self._exchange.reducers, states, strict=True), lambda: self._take_together(own))
         self._phase, self._steps = FRESH, 0
 
     def _parted(self, state_dict: Mapping[str, object]) -> tuple[dict[str, object], list[dict[str, object]]]:
@@ -373,6 +367,14 @@ class DistributedOptimizer(Uncopied, torch.optim.Optimizer):
             raise InvalidArgument(f"the state must be of buckets {layout}, got {got}: use the same model, "
                                   "number of ranks (one or several) and bucket_bytes")
         return own, loaded_states(saved)
+
+    def _take_together(self, own: dict[str, object]) -> None:
+        before = self.optimizer.state_dict()
+        try:
+            run_collectively(self.comm, lambda: self._take(own))
+        except Exception:
+            self.optimizer.load_state_dict(before)
+            raise
 
     def _take(self, own: dict[str, object]) -> None:
         try:

@@ -45,8 +45,11 @@ def all_reduce(comm: Comm, tensors: Tensors, op: str) -> None:
         reduce_flat(comm, tensors[0].detach(), OF_FLOATS[op])  # the usual call, for a third of the time
         return
     targets = checked(comm, lambda: [Target(tensor, op) for tensor in tensors])
-    if len(targets) != 1 or targets[0].is_mapped:
-        comm.compare_call(f"all_reduce of {counted(tensors)}, op={op}")
+    if len(targets) == 1 and not targets[0].is_mapped:
+        with targets[0].flat() as flat:
+            reduce_flat(comm, flat, targets[0].op)
+        return
+    comm.compare_call(f"all_reduce of {counted(tensors)}, op={op}")
     for target in targets:
         target.reduce(comm)
 
@@ -94,7 +97,7 @@ def _reduce_scatter(comm: Comm, output: torch.Tensor, whole: torch.Tensor, count
     with target.flat() as flat:
         if work.is_cuda or unequal:  # the verb takes equal blocks in host memory
             work = work.clone()
-            reduce_flat(comm, work, target.op)
+            comm.allreduce_in_place(bits(work), op=target.op, kind=HALVES.get(work.dtype))
             begin = sum(counts[: comm.rank]) * work.numel() // max(1, sum(counts))  # a complex number is a pair
             flat.copy_(work[begin : begin + flat.numel()])
         else:
@@ -140,9 +143,9 @@ class Target:
         self.op, self.is_mapped = allowed[op], self._divides or self.tensor.dtype != dtype
 
     def reduce(self, comm: Comm) -> None:
-        """Reduce the tensor in place."""
+        """Reduce the tensor in place, in a call that has been compared."""
         with self.flat() as flat:
-            reduce_flat(comm, flat, self.op)
+            comm.allreduce_in_place(bits(flat), op=self.op, kind=HALVES.get(flat.dtype))
             self.divide(flat, comm.size)
 
     @contextmanager
@@ -170,7 +173,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def reduce_flat(comm: Comm, flat: torch.Tensor, op: str) -> None:
-    """Reduce a contiguous tensor in place."""
+    """Reduce a contiguous tensor in place, in a call that ``Allreduce`` compares."""
     comm.Allreduce(IN_PLACE, flat if flat.is_cuda or flat.dtype == torch.bfloat16 else flat.numpy(), MPI_OPS[op])
 
 

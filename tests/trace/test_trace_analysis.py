@@ -94,7 +94,7 @@ def test_metrics_that_are_not_finite(plant, spool, tmp_path):
     assert (loss["first"], loss["last"], loss["min"], loss["values"]) == (None, None, 2.0, [None, 2.0, None])
 
 
-@pytest.mark.parametrize("value", [1.7e308, 0.1, 1e-306])
+@pytest.mark.parametrize("value", [1.7e308, 0.1, 1e-306, 1e-320])
 def test_the_mean_of_equal_metrics_is_their_value(plant, spool, tmp_path, value):
     for rank in range(3):
         plant(rank).metric("loss", value).done()

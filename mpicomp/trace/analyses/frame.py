@@ -214,9 +214,11 @@ def mean_by_step(metric: Table) -> tuple[np.ndarray, np.ndarray]:
     """Steps of a metric, ascending, and its mean over ranks at each."""
     order, starts = tables.blocks(metric["step"])
     counts = np.diff(np.append(starts, len(order)))
-    values = metric["value"][order] / _RANKS  # exact, and leaves room for the sum of values near the largest
+    values = metric["value"][order]
     with np.errstate(invalid="ignore", over="ignore"):
-        return metric["step"][order][starts], np.add.reduceat(values, starts) / counts * _RANKS
+        mean = np.add.reduceat(values, starts) / counts
+        scaled = np.add.reduceat(values / _RANKS, starts) / counts * _RANKS  # leaves room for sums beyond the largest
+        return metric["step"][order][starts], np.where(np.isfinite(mean), mean, scaled)
 
 
 def grouped(key: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:

@@ -179,6 +179,9 @@ def test_other_schemes_shapes_and_settings_are_refused_on_every_rank(comm, folde
         saved.fill("model", {"x": np.zeros(9, np.float32)})
     with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: settings must be numbers, texts, .*got complex"):
         saved.check_settings(seed=1j if comm.rank == comm.size - 1 else 1)
+    for odd in (np.longdouble(1), {np.int64(3): 1}):
+        with pytest.raises(InvalidArgument, match="settings must be numbers, texts, "):
+            saved.check_settings(seed=odd)
     with pytest.raises(InvalidArgument, match=rf"rank {comm.size - 1}: .* as float64\[9\], this run has list"):
         saved.fill("model", {"x": [0.0] * 9 if comm.rank == comm.size - 1 else np.zeros(9)})
     with pytest.raises(InvalidArgument, match=r"holds model x as float64\[9\], this run has nothing"):

@@ -87,7 +87,7 @@ def test_resume_through_a_file(comm, seed, kind, core, options):
     lambda state: state.pop("exchange"),
     lambda state: state["exchange"].pop("second/parameter 0"),
     lambda state: state["exchange"]["reducers"]["momentum"].pop("step"),
-    lambda state: state["exchange"].update(steps="many"),
+    lambda state: state["exchange"].update(steps=torch.tensor([1, 2])),
     lambda state: state["exchange"].update(alone="always"),
 ], ids=["all", "moments", "reducer", "steps", "local steps"])
 @pytest.mark.parametrize(("kind", "core", "options"), CASES)
@@ -127,6 +127,7 @@ def test_neither_copied_nor_pickled_nor_loaded_from_nothing(comm, seed, make):
 
 @pytest.mark.parametrize(("here", "others", "error", "said"), [
     ({"betas": (0.9,)}, {}, InvalidArgument, r"betas must be two numbers, .* got \(0.9,\)"),
+    ({"betas": (0.9, 0.99, 0.999)}, {"betas": np.array([0.9, 0.99])}, InvalidArgument, "betas must be two numbers"),
     ({"betas": 0.9}, {"betas": 0.9}, InvalidArgument, "betas must be two numbers, .* got 0.9"),
     ({"betas": ("x", 0.9)}, {}, InvalidArgument, "beta1 must be a number in .*, got 'x'"),
     ({"device": "meta"}, {}, InvalidArgument, "must be on cpu or cuda, got parameter 0 on meta: .* by to_empty"),

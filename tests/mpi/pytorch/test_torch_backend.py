@@ -529,7 +529,7 @@ def test_another_collective_on_one_rank(comm):
 def reduce_scatter_of(group, op, longer):
     """Blocks of one element, but for that of rank ``longer``."""
     inputs = [torch.ones(1 + (rank == longer)) for rank in range(group.size())]
-    return dist.reduce_scatter(torch.ones(inputs[group.rank()].shape), inputs, op, async_op=True)
+    return dist.reduce_scatter(torch.ones(inputs[group.rank()].shape), inputs, op, group, async_op=True)
 
 
 SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
@@ -559,6 +559,20 @@ UNLIKE = {  # call of rank 0, call of the others
 def test_unlike_calls(comm, group, name):
     if comm.size > 1:
         failing(lambda: UNLIKE[name][comm.rank > 0](group), Disagreement, "ranks disagree on a collective")
+
+
+def test_every_call_counts_once(comm, group, monkeypatch):
+    """Which calls are compared goes by their number: after an unlike one that was not, ranks still compare alike."""
+    monkeypatch.setenv("MPICOMP_CHECK", "auto")
+    own = dist.new_group()
+    plain = own.comm._engine.plain
+    for call in (lambda: dist.all_reduce(torch.ones(4), group=own), lambda: dist.all_reduce(torch.ones(4), AVG, own),
+                 lambda: dist.all_reduce(torch.ones(4, dtype=torch.bool), SUM, own),
+                 lambda: dist.reduce(torch.ones(4), 0, group=own), lambda: reduce_scatter_of(own, AVG, 0).wait()):
+        before = plain.calls
+        call()
+        assert plain.calls == before + 1
+    dist.destroy_process_group(own)
 
 
 REFUSED = {

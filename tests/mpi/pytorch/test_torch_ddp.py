@@ -191,6 +191,8 @@ def test_a_state_needs_names(comm, seed):
 @pytest.mark.parametrize(("damage", "said"), [
     (lambda state: state.pop("layout"), "must be of ddp_hook's state_dict, it lacks layout"),
     (lambda state: state["states"].pop(), "reducers, one a bucket, got"),
+    (lambda state: state.clear(), "it lacks step, layout, states"),
+    (lambda state: state.update(step="x"), "the state must have a number as step, got 'x'"),
     (lambda state: state["layout"][0].append("other"), "as named_parameters, got other: pass"),
     (lambda state: state["states"][0].pop("step"), "it lacks step"),
     (lambda state: state["states"][0].update(scheme="topk:density=0.5"), "must have scheme="),

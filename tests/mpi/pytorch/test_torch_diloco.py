@@ -212,6 +212,7 @@ def test_a_state_of_other_settings_is_refused(comm, seed, other, text):
     (None, None, "a state must be what state_dict() returned, got NoneType"),
     ("steps", "many", "the state must have a number as steps, got 'many'"),
     ("fragment 0/rounds", "two", "the state must have a number as fragment 0/rounds, got 'two'"),
+    ("fragment 0/started", float("nan"), "the state must have a number as fragment 0/started, got nan"),
     ("velocity/0.weight", torch.zeros(6, 5, dtype=torch.complex64),
      "velocity/0.weight as float[6, 5], got complex64[6, 5]"),
 ])
@@ -230,9 +231,10 @@ def test_a_state_that_is_damaged_on_one_rank_changes_nothing(comm, seed, name, v
     diloco.close()
 
 
-def test_what_has_not_moved_is_not_moved_by_its_momentum(comm, seed):
-    """``synchronize`` after the last exchange, and again."""
-    model = made(seed)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_what_has_not_moved_is_not_moved_by_its_momentum(comm, seed, dtype):
+    """``synchronize`` after the last exchange, and again; a worker may hold the common parameters rounded."""
+    model = made(seed, dtype)
     inner = adamw(model)
     diloco = DiLoCo(model, inner, comm, every=4, fragments=2)
     train(model, inner, diloco, seed, comm.rank, range(8))  # ends with the second fragment's exchange
@@ -244,10 +246,10 @@ def test_what_has_not_moved_is_not_moved_by_its_momentum(comm, seed):
     diloco.synchronize()
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), at_end, strict=True))
     if comm.rank == comm.size - 1:  # one worker's step is enough
-        inner_step(model, inner, batch(seed, 9, comm.rank))
+        inner_step(model, inner, batch(seed, 9, comm.rank, dtype))
     diloco.synchronize()
     assert not any(torch.equal(*pair) for pair in zip(model.parameters(), at_end, strict=True))
-    assert len(set(comm.allgather(next(model.parameters()).detach().numpy().tobytes()))) == 1
+    assert len(set(comm.allgather(next(model.parameters()).detach().double().numpy().tobytes()))) == 1
     diloco.close()
 
 

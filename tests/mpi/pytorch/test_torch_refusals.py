@@ -3,6 +3,7 @@
 from functools import partial
 
 import needs_torch  # noqa: F401
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -66,6 +67,7 @@ def test_a_root_that_is_none_or_differs(comm, what):
     for root in (comm.size, -1, "0"):
         with pytest.raises(InvalidArgument, match=f"root must be a rank, 0 to {comm.size - 1}, got {root!r}"):
             spread(comm, root)
+    spread(comm, np.int64(0) if comm.rank else 0)
     if comm.size > 1:
         with pytest.raises(Disagreement, match=r"disagree on a collective\. .*: values of rank"):
             spread(comm, min(comm.rank, 1))
