@@ -338,7 +338,7 @@ def test_bad_arguments_and_states(comm, seed, kind, options):
     with pytest.raises(InvalidArgument, match="the state must be of"):
         kind(comm, {"w": np.ones(3)}, **options).load_state_dict(state)
     if comm.size > 1:  # saved before and after a local step, in which no reducer has one
-        with pytest.raises(Disagreement, match=f"a state of {kind.name} at step 9.* a state of {kind.name} at step 8"):
+        with pytest.raises(Disagreement, match=f"disagree on a collective.*a state of {kind.name} at step 8"):
             optimizer.load_state_dict({**state, "steps": 8 + (comm.rank == 0)})
         assert optimizer.steps == 0
 
