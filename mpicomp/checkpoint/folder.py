@@ -54,10 +54,9 @@ def plain(settings: Mapping[str, object]) -> Settings:
     """Settings as a manifest holds them: NumPy's numbers become Python's, tuples lists."""
 
     def number(value: object) -> object:
-        plain = value.item() if isinstance(value, np.generic) else value
-        if plain is value or isinstance(plain, np.generic):
+        if not isinstance(value, np.generic) or isinstance(value, np.longdouble | np.clongdouble):  # item() is itself
             raise TypeError(type(value).__name__)
-        return plain
+        return value.item()
 
     try:
         return cast(Settings, json.loads(json.dumps(settings, default=number)))

@@ -16,7 +16,7 @@ from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from ..types import Array
 from .broadcast import broadcast_parameters
-from .flat import as_array, finished
+from .flat import about_sparse, as_array, finished
 from .optimizer import Uncopied
 from .tensor_states import with_arrays, with_tensors
 
@@ -139,8 +139,7 @@ class _CommunicatingAdam(Uncopied, torch.optim.Optimizer):
         for name, parameter in self._named():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             if gradient.layout != torch.strided:
-                raise InvalidArgument(f"the gradient of {name} is sparse, expected a dense one: make the layer with "
-                                      "sparse=False")
+                raise InvalidArgument(about_sparse(name))
             if scale is not None:
                 gradient = gradient / scale.to(gradient.device)
             gradients[name] = _view(gradient.contiguous())

@@ -18,7 +18,7 @@ from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
 from .arrivals import Arrival, Group, gathered, same, scatter
 from .exchange import SEED_STEP, Refused
-from .flat import COMPUTE, as_array, in_c_order, named_arrays
+from .flat import COMPUTE, about_sparse, as_array, in_c_order, named_arrays
 from .lanes import Lanes
 from .optimizer import State, loaded_states, saved_states
 from .settings import HookOptions, is_traced, settle_hook
@@ -286,9 +286,8 @@ class DDPHook:
 def check_gradients(group: Group, flat: torch.Tensor) -> None:
     """Refuse gradients that cannot be averaged; DDP shows complex ones as real ones, twice as many."""
     if flat.layout != torch.strided:
-        raise InvalidArgument(f"the gradient of {group.names[0]} is sparse, expected a dense one: make the layer with "
-                              "sparse=False")
-    for name, dtype in zip(group.names, (parameter.dtype for parameter in group.parameters), strict=True):
-        if dtype not in COMPUTE or flat.dtype not in COMPUTE:
-            raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got "
-                                  f"{flat.dtype if dtype in COMPUTE else dtype} of {name}")
+        raise InvalidArgument(about_sparse(group.names[0]))
+    for name, parameter in zip(group.names, group.parameters, strict=True):
+        for dtype in (parameter.dtype, flat.dtype):
+            if dtype not in COMPUTE:
+                raise InvalidArgument(f"gradients must be one of {', '.join(map(str, COMPUTE))}, got {dtype} of {name}")

@@ -71,11 +71,16 @@ class FlatBucket:
     def _unlike(self, index: int, gradient: torch.Tensor) -> str:
         view, name = self.views[index], self.names[index]
         if gradient.layout != torch.strided:
-            return f"the gradient of {name} is sparse, expected a dense one: make the layer with sparse=False"
+            return about_sparse(name)
         return (
             f"the gradient of {name} has shape {list(gradient.shape)} on {gradient.device}, expected "
             f"{list(view.shape)} on {view.device}: change the model before DistributedOptimizer is made"
         )
+
+
+def about_sparse(name: str) -> str:
+    """Return the text of an error about a sparse gradient."""
+    return f"the gradient of {name} is sparse, expected a dense one: make the layer with sparse=False"
 
 
 def in_c_order(parameter: torch.Tensor) -> bool:

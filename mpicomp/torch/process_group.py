@@ -56,7 +56,6 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         self._messages = PointToPoint(self.comm)
         self._joined: list[Work] | None = None  # works since _start_coalescing
         self._names = "", ""
-        self._is_open = True
 
     # -- reductions
 
@@ -202,7 +201,7 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         return self._noted(self._turns.start(function, outputs, options.waits, inputs))
 
     def _check_open(self) -> None:
-        if not self._is_open:
+        if not self.comm:
             raise InvalidArgument("this process group is destroyed: use a group that exists, or make one by "
                                   "init_process_group or new_group")
 
@@ -259,7 +258,6 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """End the thread after all started calls, and free the communicators (collective)."""
-        self._is_open = False
         self._turns.stop()
         self._messages.free()
         self.comm.Free()

@@ -97,7 +97,7 @@ def _reduce_scatter(comm: Comm, output: torch.Tensor, whole: torch.Tensor, count
     with target.flat() as flat:
         if work.is_cuda or unequal:  # the verb takes equal blocks in host memory
             work = work.clone()
-            comm.allreduce_in_place(bits(work), op=target.op, kind=HALVES.get(work.dtype))
+            reduce_compared(comm, work, target.op)
             begin = sum(counts[: comm.rank]) * work.numel() // max(1, sum(counts))  # a complex number is a pair
             flat.copy_(work[begin : begin + flat.numel()])
         else:
@@ -145,7 +145,7 @@ class Target:
     def reduce(self, comm: Comm) -> None:
         """Reduce the tensor in place, in a call that has been compared."""
         with self.flat() as flat:
-            comm.allreduce_in_place(bits(flat), op=self.op, kind=HALVES.get(flat.dtype))
+            reduce_compared(comm, flat, self.op)
             self.divide(flat, comm.size)
 
     @contextmanager
@@ -175,6 +175,11 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def reduce_flat(comm: Comm, flat: torch.Tensor, op: str) -> None:
     """Reduce a contiguous tensor in place, in a call that ``Allreduce`` compares."""
     comm.Allreduce(IN_PLACE, flat if flat.is_cuda or flat.dtype == torch.bfloat16 else flat.numpy(), MPI_OPS[op])
+
+
+def reduce_compared(comm: Comm, flat: torch.Tensor, op: str) -> None:
+    """Reduce a contiguous tensor in place, in a call that has been compared."""
+    comm.allreduce_in_place(bits(flat), op=op, kind=HALVES.get(flat.dtype))
 
 
 def bits(flat: torch.Tensor) -> Array:

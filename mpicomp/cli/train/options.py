@@ -202,9 +202,9 @@ def recorded(comm: Comm, files: Files, title: str, progress: SteadyProgress,
         with recorder(comm, files, title) as trace:
             results.append(work(trace))
     finally:
-        for result in results if comm.rank == 0 else []:
+        if results and comm.rank == 0:
             progress.clear()
-            show(result)
+            show(results[0])
     if comm.rank == 0:
         name_trace(files)
     return results[0]
