@@ -79,7 +79,7 @@ class Measures(Stateful):
         }
         if ctx.trace is not None:
             for name, value in measures.items():
-                ctx.trace.metric(name, ctx.number, value)
+                ctx.trace.metric(name, ctx.timer.number, value)
         return measures
 
     def _choice(self, u: Compensated, ctx: StepContext) -> Array | None:

@@ -17,6 +17,9 @@ class Trace(Recorder, Protocol):
 
     enabled: bool
 
+    def step_number(self, own: int) -> int:
+        """The number of the enclosing step; outside of one a caller's ``own`` count."""
+
     def spans(self, step: int, spans: list[PhaseTime]) -> None:
         """Record phases of a step: kind, start, stop in ns of the monotonic clock."""
 
@@ -26,12 +29,12 @@ class PhaseTimer:
 
     def __init__(self, trace: Trace | None) -> None:
         self.trace = trace
-        self.number = -1  # of the current step
+        self.number = -1  # of the current step in the trace
         self.phases: list[PhaseTime] = []  # of it so far; each step has a list of its own
         self._blocks: dict[str, Phase] = {}
 
     def begin_step(self, number: int) -> None:
-        self.number, self.phases = number, []
+        self.number, self.phases = number if self.trace is None else self.trace.step_number(number), []
 
     def busy_ns(self) -> int:
         """Nanoseconds since the first phase of the current step began, without those spent waiting in ``agree``."""

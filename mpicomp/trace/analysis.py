@@ -89,34 +89,33 @@ def phases(path: Given) -> list[Result]:
 
 
 def traffic(path: Given) -> Result:
-    """Bytes that a rank sends in a step, and the ratio to those of a dense all-reduce.
+    """Bytes that a rank sends in a step (the mean; None without steps), and the ratio to those of a dense all-reduce.
 
     Counted on steps and collectives, also silent ones, without those inside another one that counts their bytes;
     ``kind`` is the first kind of them that sends any.
     """
-    dense, each, carrying = 0, [np.empty(0, np.int64)], set[int]()
+    dense, whole, in_steps, n_steps, carrying = 0, 0, 0, 0, set[int]()
     with opened(path) as frame:
         kinds = [kind for kind in ("step", *schema.COLLECTIVE_KINDS) if kind in frame.kinds]
         for part in map(Frame, frame.trace.parts()):  # the events of a rank are all in one
             counted = np.any([part.column(name) > 0 for name in BYTES], axis=0)
             counted &= np.isin(part.kind, [frame.code(kind) for kind in kinds])
             rows = np.flatnonzero(part.not_enclosed(counted))
-            order, starts = tables.blocks(part.rank[rows], part.step[rows])
-            sent = part.column("nbytes_sent")[rows].astype(np.int64)
-            each.append(np.add.reduceat(sent[order], starts) if len(rows) else sent)
+            sent, inside = part.column("nbytes_sent")[rows].astype(np.int64), part.step[rows] >= 0
+            whole, in_steps = whole + int(sent.sum()), in_steps + int(sent[inside].sum())
+            n_steps += len(tables.blocks(part.rank[rows[inside]], part.step[rows[inside]])[1])
             dense += int(part.column("nbytes_dense")[rows].sum())
             carrying |= {*part.kind[rows[sent > 0]].tolist()}
         first = next((kind for kind in kinds if frame.code(kind) in carrying), None)
     if first is None:
         return {"kind": None}
-    by_step = np.concatenate(each)
     share = 2 * (frame.n_ranks - 1) / frame.n_ranks * dense  # what a bandwidth-optimal all-reduce sends
     return {
         "kind": first,
-        "nbytes_sent": int(by_step.sum()),
-        "nbytes_sent_per_rank_and_step": float(np.median(by_step)),
+        "nbytes_sent": whole,
+        "nbytes_sent_per_rank_and_step": in_steps / n_steps if n_steps else None,
         "nbytes_dense": dense,
-        "compression_rate": share / int(by_step.sum()) if share else None,
+        "compression_rate": share / whole if share else None,
     }
 
 

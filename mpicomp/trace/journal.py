@@ -139,9 +139,9 @@ class Journal:
         return self.done["n_dropped"] if self.done else 0
 
     def events(self) -> np.ndarray:
-        """All event records, sorted by begin."""
+        """All event records, sorted by begin; of those that begin together, the longest comes first."""
         records = self._records(b"EVNT", schema.EVENT, self.n_events)
-        return records[np.argsort(records["t_start"], kind="stable")]
+        return records[np.lexsort((-records["t_end"], records["t_start"]))]
 
     def metrics(self) -> np.ndarray:
         return self._records(b"METR", schema.METRIC, self.n_metrics)

@@ -133,6 +133,10 @@ class Recorder:
         """Record the ``with`` block as training step ``step``; events inside carry its number."""
         return _Step(self, step)
 
+    def step_number(self, own: int) -> int:
+        """The number of the enclosing ``step()`` block; outside of one a caller's ``own`` count."""
+        return own if self._step < 0 else self._step
+
     def metric(self, name: str, step: int, value: float) -> None:
         """Record a value: loss, residual norm, learning rate ...; step -1 is that of the enclosing ``step()`` block."""
         if step < 0:
@@ -251,6 +255,9 @@ class NullRecorder:
 
     def step(self, step: int) -> AbstractContextManager[object]:
         return nullcontext(self)
+
+    def step_number(self, own: int) -> int:
+        return own
 
     def metric(self, name: str, step: int, value: float) -> None:
         pass

@@ -149,7 +149,9 @@ def traffic(result: Result) -> View:
         compared = ", as much as" if 0.99 < rate < 1.01 else \
             f", {digits(rate, 3)} x less than" if rate > 1 else f", {digits(1 / rate, 3)} x more than"
         compared += " a dense all-reduce"
-    return View([Fact("sent", f"sends {nbytes(result['nbytes_sent_per_rank_and_step'])} per rank and step{compared}")])
+    each = result["nbytes_sent_per_rank_and_step"]
+    sent = f"{nbytes(result['nbytes_sent'])} in all" if each is None else f"{nbytes(each)} per rank and step"
+    return View([Fact("sent", f"sends {sent}{compared}")])
 
 
 def imbalance(result: Result) -> View:

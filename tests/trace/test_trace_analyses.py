@@ -39,6 +39,16 @@ def test_time_is_that_of_the_event_begun_last(path):
     assert result["classes"]["share"].sum() == pytest.approx(1)
 
 
+def test_steps_that_some_ranks_did_not_live_to_see(path):
+    """Times per rank are those of the ranks that recorded any in a step, be it the whole step or a part."""
+    run = Run(3).add("step", [0, 1, 2], 0, 0, 100).add("exchange", [0, 1, 2], 0, 10, 40)
+    run.add("step", [0, 1], 1, 100, 200).add("exchange", [0, 1, 2], 1, 110, 140)
+    run.add("step", [0, 1], 2, 200, 300).add("exchange", [0, 1], 2, 210, 240).write(path)
+    steps, overlap = trace.steps(path)["steps"], trace.overlap(path)["steps"]
+    assert steps["communication"].tolist() == overlap["exposed"].tolist() == [30, 30, 30]
+    assert steps["other"].tolist() == [70, pytest.approx(140 / 3), 70]
+
+
 def test_any_tangle_of_events_is_cut_as_an_instant_by_instant_search_says(path, rng):
     run, kinds = Run(3), ["compute", "exchange", "select", "step", "io"]
     rows = []
@@ -176,6 +186,12 @@ def test_a_missing_rank_and_one_that_left_out_a_call(path, rng):
     result = trace.stragglers(run.write(path))
     assert result["absent"] == [2] and result["late_ranks"] == [] and result["spread"] < 1_000
     assert result["ranks"]["rank"].tolist() == [0, 1, 3]
+
+
+def test_tables_of_a_run_of_one_rank_are_empty(path, rng):
+    result = trace.stragglers(lockstep(1, 20, 0, rng).write(path))
+    assert result["kind"] is None and result["late_ranks"] == [] and result["absent"] == []
+    assert all(pandas.DataFrame(result[table]).empty for table in ("ranks", "kinds", "nodes"))
 
 
 # -- steps

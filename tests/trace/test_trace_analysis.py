@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mpicomp.trace
-from mpicomp.trace import tables
+from mpicomp.trace import tables, views
 
 
 def test_phases(planted_trace):
@@ -49,8 +49,33 @@ def test_silent_steps_are_steps(plant, spool, tmp_path):
         plant(rank).events(*rows).done()
     mpicomp.trace.recover(spool, tmp_path / "out.h5")
     found = mpicomp.trace.traffic(tmp_path / "out.h5")
-    assert (found["nbytes_dense"], found["nbytes_sent"], found["nbytes_sent_per_rank_and_step"]) == (4800, 120, 0)
+    assert (found["nbytes_dense"], found["nbytes_sent"], found["nbytes_sent_per_rank_and_step"]) == (4800, 120, 10)
     assert found["compression_rate"] == pytest.approx(2 * 2 / 3 * 40)
+
+
+def test_an_event_in_one_that_begins_with_it_does_not_count(plant, spool, tmp_path):
+    """A journal has the inner event first: it ends first."""
+    for rank in range(3):
+        plant(rank).events(("exchange", 10, 50, 0, 400, 30, 30), ("step", 10, 60, 0, 400, 30, 30)).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    assert mpicomp.trace.traffic(tmp_path / "out.h5")["nbytes_sent"] == 3 * 30
+
+
+def test_what_no_step_sends_is_in_none(plant, spool, tmp_path):
+    for rank in range(3):
+        plant(rank).events(("collective", 10, 20, 0, 400, 30, 30), ("collective", 30, 40, -1, 4000, 600, 600)).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    found = mpicomp.trace.traffic(tmp_path / "out.h5")
+    assert (found["nbytes_sent"], found["nbytes_sent_per_rank_and_step"]) == (3 * 630, 30)
+
+
+def test_traffic_without_steps(plant, spool, tmp_path):
+    for rank in range(3):
+        plant(rank).events(*(("collective", 10 * n, 10 * n + 5, -1, 400, 200, 200) for n in range(5))).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    found = mpicomp.trace.traffic(tmp_path / "out.h5")
+    assert (found["nbytes_sent"], found["nbytes_sent_per_rank_and_step"]) == (3000, None)
+    assert "sends 3 kB in all, 2.67 x less" in views.traffic(found).facts[0].text
 
 
 def test_traffic_beside_that_of_steps_counts(plant, spool, tmp_path):

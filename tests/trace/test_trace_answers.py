@@ -99,6 +99,18 @@ def test_matrix_agrees_with_what_the_schedules_send(path, algo, n_ranks):
     assert got["between_nodes"] == pytest.approx(across, rel=0.02)
 
 
+def test_codes_are_no_dense_allreduces(path):
+    """An all-reduce with an error bound may run the ring of the dense one."""
+    planted = allreduces(latency=0, sizes=(1 << 20,))
+    planted.add("collective", np.arange(4), -1, 10**9, 10**9 + 10**8, algo="ring", scheme="bound=0.01",
+                nbytes_dense=1 << 20, nbytes_sent=1000)  # fmt: skip
+    assert trace.bandwidth(planted.write(path))["bandwidth"]["calls"].tolist() == [5]
+    busbw = dict(zip(*(trace.collectives(path)["collectives"][name] for name in ("scheme", "busbw")), strict=True))
+    assert busbw["none"] == pytest.approx(2.0, rel=1e-3) and np.isnan(busbw["bound=0.01"])
+    found = trace.matrix(path)
+    assert (found["attributed"], found["unattributed"]) == (5 * 6 * (1 << 20), 4 * 1000)
+
+
 def test_matrix_says_what_it_does_not_know(path):
     result = trace.matrix(Run(2).add("exchange", [0, 1], 0, 0, 10, nbytes_sent=500).write(path))
     assert (result["attributed"], result["unattributed"]) == (0, 1000) and not result["matrix"].any()
@@ -132,6 +144,16 @@ def test_codec_break_even_and_worth(path):
     assert (slow["worth"][0], fast["worth"][0]) == ("yes", "no") and slow["speedup"][0] == pytest.approx(12 / 0.95)
     with pytest.raises(InvalidArgument, match="above 0"):
         trace.codec(path, busbw=-1)
+
+
+def test_codec_tells_reducers_of_one_step_apart(path):
+    planted = Run(2)
+    for step in range(3):
+        for begin in 0, 100:
+            planted.add("step", [0, 1], step, 1000 * step + begin, 1000 * step + begin + 50, scheme="topk",
+                        nbytes_dense=4000, nbytes_sent=40)  # fmt: skip
+    row = {name: column[0] for name, column in trace.codec(planted.write(path))["schemes"].items()}
+    assert (row["steps"], row["n_ranks"], row["ratio"], row["time"]) == (6, 2, 100, 50)
 
 
 def test_codec_is_judged_by_the_trace_itself(path):

@@ -152,9 +152,9 @@ class Fastest(Exchange[Choice, Observed]):
             trials.take(_largest(trials.mine(seconds), whole) if trials.times else 0.0, error)
         self._told = trials.told(self._texts)
         if ctx.trace is not None:
-            ctx.trace.metric(f"seconds of {self._texts[before[0]]}", ctx.number, seconds)
+            ctx.trace.metric(f"seconds of {self._texts[before[0]]}", ctx.timer.number, seconds)
             if (trials.candidate, trials.reason) != before:
-                ctx.trace.event("choose", time.monotonic_ns(), step=ctx.number, algo=trials.reason,
+                ctx.trace.event("choose", time.monotonic_ns(), step=ctx.timer.number, algo=trials.reason,
                                 scheme=self._texts[trials.candidate])
 
     def state(self, ops: Ops) -> State:

@@ -74,18 +74,21 @@ def stragglers(path: Given, kind: str | None = None) -> Result:
         calls wait total_wait`` (last minus median arrival, median and sum); table ``ranks``: ``rank node calls
         lateness p90 late last caused uncertainty noise significant``: ``late`` and ``last`` are the shares of calls
         it was late to or last at, ``caused`` the ns by which it delayed the last arrival; table
-        ``nodes``; ``absent`` ranks; ``clock_uncertainty`` of the worst pair, ns.
+        ``nodes``; ``absent`` ranks; ``clock_uncertainty`` of the worst pair, ns. If no communication of several ranks
+        was recorded, ``kind`` is None and the tables are empty.
     """
     with opened(path) as frame:
+        nothing: Result = {"kind": None, "calls": 0, "spread": 0.0, "late_ranks": [], "absent": [], "kinds": {},
+                           "ranks": {}, "nodes": {}, "clock_uncertainty": worst_pair(frame)}  # fmt: skip
         kinds = collective_kinds(frame)
         if frame.n_ranks < 2 or not kinds:
-            return {"kind": None, "calls": 0, "late_ranks": [], "clock_uncertainty": worst_pair(frame)}
+            return nothing
         found = {name: lateness_of(frame, name) for name in ([choose("kind", kind, kinds)] if kind else kinds)}
         waits = {name: waits_of(part[1], part[3]) for name, part in found.items()}
         chosen = max(found, key=lambda name: waits[name].sum())
         rows, call, arrival, late = found[chosen]
         if not len(rows):
-            return {"kind": None, "calls": 0, "late_ranks": [], "clock_uncertainty": worst_pair(frame)}
+            return nothing
         ranks = _ranks(frame, rows, call, arrival, late)
         came = np.bincount(frame.rank[rows], minlength=frame.n_ranks) > 0
         names = list(found)

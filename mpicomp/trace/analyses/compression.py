@@ -93,7 +93,8 @@ def _step_costs(frame: Frame, rows: np.ndarray) -> Table:
     phases = {code: waits & (kind == code) for code in np.unique(kind[waits])}
     own = {name: np.bincount(place[chosen], pieces.own[chosen], len(rows)) for name, chosen in (part | phases).items()}
     scheme, dense = frame.column("scheme")[rows], frame.column("nbytes_dense")[rows]
-    order, starts = tables.blocks(scheme, dense, frame.step[rows])
+    call, _ = compact(frame.rank[rows], scheme, dense, frame.step[rows])  # a step may have several alike
+    order, starts = tables.blocks(scheme, dense, frame.step[rows], tables.ordinal(call))
     first = order[starts]
 
     def most(values: np.ndarray) -> np.ndarray:

@@ -61,6 +61,11 @@ class Frame:
         return self.column("step")
 
     @property
+    def dense(self) -> np.ndarray:
+        """Events without a scheme, which would send other bytes than their algorithm."""
+        return self.column("scheme") == self.trace.code("scheme", "none")
+
+    @property
     def duration(self) -> np.ndarray:
         return np.maximum(self.column("t_end") - self.column("t_start"), 0)
 
@@ -152,6 +157,11 @@ class Frame:
         computing = (self.pieces.mask >> COMPUTE & 1).astype(bool)
         found: np.ndarray = self.open_communication & (computing | (top == COMPRESSION))
         return found if enclosed else found & ~self.enclosed
+
+    def ranks_in(self, steps: np.ndarray) -> np.ndarray:
+        """Number of ranks that recorded time in each of the (ascending) steps, at least 1."""
+        _, (step, _) = compact(self.step[self.pieces.event], self.rank[self.pieces.event])
+        return np.maximum(np.bincount(np.searchsorted(steps, step[np.isin(step, steps)]), minlength=len(steps)), 1)
 
     def by_rank(self, weights: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Sums of a quantity of pieces, over the chosen ones of each rank."""

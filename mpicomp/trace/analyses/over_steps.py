@@ -74,14 +74,14 @@ def step_table(frame: Frame) -> Table:
 
 
 def _classes(frame: Frame, numbers: np.ndarray) -> Table:
-    """Time (ns) of each class in each step, mean over ranks."""
+    """Time (ns) of each class in each step, mean over the ranks that recorded any."""
     pieces = frame.pieces
     step = frame.step[pieces.event]
     chosen = np.isin(step, numbers)
     place = np.searchsorted(numbers, step[chosen])
     code = frame.classes[frame.kind[pieces.event[chosen]]]
     sums = np.bincount(place * len(CLASS_NAMES) + code, pieces.own[chosen], len(numbers) * len(CLASS_NAMES))
-    return dict(zip(CLASS_NAMES, sums.reshape(-1, len(CLASS_NAMES)).T / frame.n_ranks, strict=True))
+    return dict(zip(CLASS_NAMES, sums.reshape(-1, len(CLASS_NAMES)).T / frame.ranks_in(numbers), strict=True))
 
 
 def _drift(duration: np.ndarray) -> Result:

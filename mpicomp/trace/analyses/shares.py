@@ -86,9 +86,9 @@ def overlap(path: Given, enclosed: bool = True) -> Result:
         ranks = {name: frame.by_rank(pieces.own, chosen) for name, chosen in columns.items()}
         step = frame.step[pieces.event]
         numbers, place = np.unique(step[step >= 0], return_inverse=True)
-        own = pieces.own[step >= 0]
+        own, counts = pieces.own[step >= 0], frame.ranks_in(numbers)  # some ranks may have been killed earlier
         steps = {
-            name: np.bincount(place, own * chosen[step >= 0], len(numbers)) / frame.n_ranks
+            name: np.bincount(place, own * chosen[step >= 0], len(numbers)) / counts
             for name, chosen in columns.items()
         }
         total = {name: float(values.sum()) for name, values in ranks.items()}

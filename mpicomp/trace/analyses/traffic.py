@@ -20,8 +20,8 @@ def collectives(path: Given) -> Result:
 
     Of each call that ranks made together, ``time`` is the shortest rank's, which came last and did not wait.
     ``slowest`` is the longest rank's, waiting included. Bandwidths are of ``time``: ``algbw`` = dense bytes / time,
-    and ``busbw`` = algbw x 2 (p-1)/p, for all-reduces. Only ``wait`` (mean arrival to last arrival) compares clocks:
-    it is NaN if it is below their uncertainty.
+    and ``busbw`` = algbw x 2 (p-1)/p, for dense all-reduces. Only ``wait`` (mean arrival to last arrival) compares
+    clocks: it is NaN if it is below their uncertainty.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def _of_kind(frame: Frame, kind: str, doubt: int) -> Table:
         "nbytes": nbytes,
         "sent": medians["sent"],
         "algbw": algbw,
-        "busbw": algbw * share if kind in ALLREDUCE_KINDS else np.full(len(count), np.nan),
+        "busbw": np.where((kind in ALLREDUCE_KINDS) & (named["scheme"] == "none"), algbw * share, np.nan),
     }
 
 
@@ -104,7 +104,7 @@ def _rate(nbytes: np.ndarray, ns: np.ndarray) -> np.ndarray:
 
 
 def bandwidth(path: Given) -> Result:
-    """Bus bandwidth of the all-reduces by algorithm and size, and a model of latency and bandwidth.
+    """Bus bandwidth of the dense all-reduces by algorithm and size, and a model of latency and bandwidth.
 
     A call's time is its shortest rank's, as in ``collectives``, so no clocks are compared. The model is
     ``time = latency + nbytes / bandwidth``, fitted to the medians by relative error; None below three sizes.
@@ -120,7 +120,7 @@ def bandwidth(path: Given) -> Result:
         row, time, ranks = (np.concatenate([part[name] for part in parts] or [np.empty(0, np.int64)])
                             for name in ("row", "time", "ranks"))  # fmt: skip
         nbytes = frame.column("nbytes_dense")[row]
-        good = (nbytes > 0) & (time > 0)
+        good = (nbytes > 0) & (time > 0) & frame.dense[row]
         row, time, ranks, nbytes = row[good], time[good], ranks[good], nbytes[good]
         group, (algo, size) = compact(frame.column("algo")[row], nbytes)
         bus = nbytes / np.maximum(time, 1) * 2 * (ranks - 1) / np.maximum(ranks, 1)
@@ -155,7 +155,7 @@ def matrix(path: Given, by: str = "auto") -> Result:
     """Bytes between ranks or nodes, by the schedules of ring, halving_doubling and direct all-reduces.
 
     The trace records the bytes that a rank sent; the receivers follow from the algorithm's schedule (``attributed``).
-    Bytes sent in other ways (MPI's own collectives, messages of compressed exchanges) have no known receiver and are
+    Bytes sent in other ways (MPI's own collectives, compressed messages) have no known receiver and are
     ``unattributed``.
 
     Parameters
@@ -199,7 +199,7 @@ def matrix(path: Given, by: str = "auto") -> Result:
 def _messages(frame: Frame) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Senders, receivers and bytes of all messages, for each algorithm with a known schedule."""
     algo = frame.column("algo")
-    made = np.isin(frame.kind, [frame.code(kind) for kind in ALLREDUCE_KINDS if frame.code(kind) >= 0])
+    made = frame.dense & np.isin(frame.kind, [frame.code(kind) for kind in ALLREDUCE_KINDS if frame.code(kind) >= 0])
     for name, schedule in _SCHEDULES.items():
         chosen = made & (algo == frame.trace.code("algo", name)) & frame.carriers
         dense = np.bincount(frame.rank[chosen], frame.column("nbytes_dense")[chosen], frame.n_ranks)

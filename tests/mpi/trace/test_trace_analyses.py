@@ -54,6 +54,25 @@ def test_a_real_run_is_explained(comm, folder):
         assert got["worst"] == slow and got["most"] > SLOW_S / 2 * 1e9
 
 
+def test_a_reducer_is_in_the_step_around_it(comm, folder):
+    with Recorder(comm, folder / "run.h5") as recorder:
+        reducer = mpicomp.Reducer(comm, "topk:k=1", measures=1, trace=recorder)
+        reducer.reduce(np.ones(4, np.float32))  # step 0 by its own count
+        for step in (1, 7):
+            with recorder.step(step):
+                reducer.reduce(np.ones(4, np.float32))
+                reducer.reduce(np.ones(4, np.float32))
+    if comm.rank == 0:
+        with trace.open_trace(folder / "run.h5") as file:
+            assert np.unique(file.events("step")["step"]).tolist() == [0, 1, 7]
+            assert np.unique(file.metrics()["density"]["step"]).tolist() == [0, 1, 7]
+            table = file.table("steps")
+            begin, end = (table[name].reshape(comm.size, 3) for name in ("t_start", "t_end"))
+        assert (begin[:, 1:] > end[:, :-1]).all()
+        schemes = trace.codec(folder / "run.h5")["schemes"]
+        assert schemes["steps"] == [5] and schemes["n_ranks"] == [comm.size]
+
+
 @pytest.mark.long("ranks wait for five seconds")
 def test_a_run_that_stands_still_is_explained_while_it_does(comm, folder):
     found = None
