@@ -66,7 +66,7 @@ class Fields:
     def errors(self, limit: float) -> Errors:
         """Compare the result with the exact one, from which it may differ by ``limit`` and rounding (collective)."""
         found, exact = ops_for(self.receive).to_host(self.receive), self.exact
-        wrong, largest, squares, low, high = 0, 0.0, 0.0, inf, -inf
+        wrong, finite, largest, squares, low, high = 0, 0, 0.0, 0.0, inf, -inf
         with np.errstate(all="ignore"):
             for begin, end in pieces(0, self.n, PIECE):
                 wanted, had = exact.result[begin:end], found[begin:end]
@@ -75,8 +75,9 @@ class Fields:
                 wrong += int(np.count_nonzero(~(same | (error <= limit + exact.rounding[begin:end]))))
                 error, wanted = error[np.isfinite(error)], wanted[np.isfinite(wanted)]
                 largest, squares = max(largest, error.max(initial=0.0)), squares + float(error @ error)
+                finite += error.size
                 low, high = min(low, wanted.min(initial=low)), max(high, wanted.max(initial=high))
-        psnr = 10 * log10((high - low) ** 2 * self.n / squares) if squares and 0 < high - low < inf else None
+        psnr = 10 * log10((high - low) ** 2 * finite / squares) if squares and 0 < high - low < inf else None
         return Errors(wrong + (not same_bits(self.comm, found)), float(largest), psnr)
 
 

@@ -66,15 +66,18 @@ class Compressed(Implementation):
         return wrong + self._far(mean, sent, self._tolerance(reducer))
 
     def facts(self, rounds: int) -> Facts:
-        """Density and the median time of every phase, of the slowest rank (collective)."""
+        """Density and the median time of every phase, of each round's slowest rank (collective)."""
         phases = self._phases[-rounds:]
-        medians = np.array([np.median([one.get(name, 0.0) for one in phases]) for name in phases[0]])
-        self.comm.allreduce_in_place(medians, "native", "max")
+        own = dict.fromkeys(name for one in phases for name in one)  # not every step has every phase, nor every rank
+        names = dict.fromkeys(name for of_rank in self.comm.allgather([*own]) for name in of_rank)
+        seconds = np.array([[one.get(name, 0.0) for name in names] for one in phases])
+        self.comm.allreduce_in_place(seconds.ravel(), "native", "max")  # a scheme's leader is another rank each time
+        medians = np.median(seconds, axis=0)
         return Facts(
             scheme=self.scheme,
             part=self.part,
             density=float(np.mean(self._density[-rounds:])),
-            t_phase_us=dict(zip(phases[0], (1e6 * medians).tolist(), strict=True)),
+            t_phase_us=dict(zip(names, (1e6 * medians).tolist(), strict=True)),
         )
 
     def _sent(self, reducer: Reducer) -> np.ndarray | None:

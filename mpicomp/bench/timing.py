@@ -191,7 +191,7 @@ class Timer:
 def _enough(plan: Plan, seconds: np.ndarray) -> bool:
     """True if every implementation (a column) reached the plan's ``min_time``, or its ``target_ci``."""
     if plan.target_ci is None:
-        return seconds.sum(axis=0).min() >= plan.min_time
+        return seconds.sum(axis=0).min() * plan.steps_per_barrier >= plan.min_time  # of means over these steps
     for one in seconds.T:
         low, high = median_interval(one)
         if high - low > 2 * plan.target_ci / 100 * float(np.median(one)):

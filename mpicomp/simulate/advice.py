@@ -17,7 +17,7 @@ from ..allreduce.segments import SLOW
 from ..errors import InvalidArgument
 from .machine import Machine
 from .models import Model
-from .predict import Prediction, mean_times, overlap, predict
+from .predict import Prediction, overlap, predict, times_of_kinds
 from .program import Program, program_of
 
 DENSE = ("ring", "halving_doubling")
@@ -115,9 +115,12 @@ def break_even(scheme: Program, dense: Sequence[Program], machine: Machine) -> f
     if scheme.place.nodes == 1:
         return None
 
+    def seconds(program: Program, on: Machine) -> float:
+        return sum(share * exchange for share, exchange, _ in times_of_kinds(program, on))
+
     def gain(factor: float) -> float:
         on = machine.faster(factor)
-        return min(mean_times(one, on)[0] for one in dense) - mean_times(scheme, on)[0]
+        return min(seconds(one, on) for one in dense) - seconds(scheme, on)
 
     low, high = FACTORS
     if gain(high) > 0:

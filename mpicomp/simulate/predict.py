@@ -53,14 +53,15 @@ def predict(program: Program, machine: Machine, compute: float, steps: int = JIT
             play: Player = replay) -> Prediction:
     """Predict a step of ``program`` with ``compute`` seconds of computing; with jitter, the mean of ``steps``."""
     begun = time.monotonic()
-    exchange, local = mean_times(program, machine, play)
+    kinds = times_of_kinds(program, machine, play)
+    exchange, local = (sum(share * times[at] for share, *times in kinds) for at in range(2))
     step = compute + exchange
     if machine.jitter.distribution != "none":
         step = _mean(program, lambda one: np.mean([
             times.finish.max() for times in jittered(one, machine, compute, steps, play)]))
     return Prediction(
         what=program.name, ranks=program.place.size, nodes=program.place.nodes, compute=compute, exchange=exchange,
-        local=local, step=step, overlapped=overlap(compute, exchange, local),
+        local=local, step=step, overlapped=sum(share * overlap(compute, *times) for share, *times in kinds),
         bytes_sent=round(_mean(program, lambda one: one.bytes_sent.max())),
         messages=round(_mean(program, lambda one: one.messages.max())),
         bytes_shared=round(_mean(program, lambda one: one.bytes_shared.max())), recorded=program.how,
@@ -68,11 +69,10 @@ def predict(program: Program, machine: Machine, compute: float, steps: int = JIT
     )
 
 
-def mean_times(program: Program, machine: Machine, play: Player = replay) -> tuple[float, float]:
-    """Seconds until the last rank is through, and of the busiest rank's own work, without jitter."""
-    plays = {id(one): play(one, machine) for one in (program, *program.mixed)}
-    return (_mean(program, lambda one: plays[id(one)].finish.max()),
-            _mean(program, lambda one: plays[id(one)].local.max()))
+def times_of_kinds(program: Program, machine: Machine, play: Player = replay) -> list[tuple[float, float, float]]:
+    """Share of each kind of step, seconds until the last rank is through, and of the busiest's work, without jitter."""
+    plays = [(one.share, play(one, machine)) for one in (program, *program.mixed)]
+    return [(share, float(times.finish.max()), float(times.local.max())) for share, times in plays]
 
 
 def _mean(program: Program, of: Callable[[Program], float]) -> float:

@@ -363,6 +363,23 @@ def test_rows_that_differ_are_told_apart(tmp_path):
     assert re.search(r"\n +4 KiB  ring ", invoke("bench", "merge", *plain).stdout)
 
 
+def test_a_phase_of_some_sizes_has_a_column(tmp_path):
+    rows = [scheme_row(nbytes=nbytes, t_phase_us={"select": 1.0, **more})
+            for nbytes, more in ((64, {}), (128, {"broadcast": 77.0}))]
+    said = shown(tmp_path, "table", *rows)
+    assert re.search(r"select  broadcast\n.* 1\.00 +-\n.* 1\.00 +77\.0\n", said), said
+
+
+def test_each_scheme_has_its_own_time_alone(tmp_path):
+    """Whatever two measurements of a scheme differ in, each is beside the same one on a rank alone."""
+    changes = ({}, {"dtype": "float64"}, {"cycle": 2}, {"n_ranks": 8}, {"nbytes": 64})
+    rows = [one for place, change in enumerate(changes) for one in (
+        scheme_row(part="local", t_compress_us=1000.0 + place, t_decompress_us=2000.0 + place, **change),
+        scheme_row(**change))]
+    said = shown(tmp_path, "table", *rows)
+    assert re.findall(r" (10\d\d)  +(20\d\d) ", said) == [(f"100{place}", f"200{place}") for place in (0, 4, 1, 2, 3)]
+
+
 # -- pictures
 
 

@@ -54,6 +54,13 @@ def test_at_the_break_even_bandwidth_both_take_the_same_time(what):
     assert times[what] == pytest.approx(min(times["ring"], times["halving_doubling"]), rel=1e-3)
 
 
+def test_what_overlaps_is_seen_step_by_step():
+    """Computing hides only the exchange of its own step: three silent steps do not wait for that of the fourth."""
+    program = program_of("localsgd:period=4", named("1M"), machine(1e8).place(4))
+    found = predict(program, machine(1e8), 0.01)
+    assert found.overlapped == pytest.approx((3 * 0.01 + 0.01 / 3 + 4 * found.exchange) / 4)
+
+
 def test_one_node_has_no_link_to_break_even_on():
     advice = advise(named("1M"), machine(1e9, per_node=4), 4, 0.0, ("scalecom",))
     assert all(line.break_even is None for line in advice.lines)

@@ -11,7 +11,7 @@ import click
 
 from ...bench.plan import show_size
 from ...bench.rows import figures, in_short, label, micros
-from ...bench.schema import Document, Row
+from ...bench.schema import Document, Row, key
 from ..console import Column, plain_line, print_markdown, print_table, width_of
 from .layouts import Layout, Look
 
@@ -109,10 +109,10 @@ class Table(Layout):
         for row in self._rows:
             if row["scheme"] and row["part"] == "step":
                 tables.setdefault(label(row, self.look.differ), []).append(row)
-        alone = {(row["scheme"], row["nbytes"]): row for row in self._rows if row["part"] == "local"}
+        alone = {key({**row, "part": "step"}): row for row in self._rows if row["part"] == "local"}
         for scheme, rows in tables.items():
-            local = [alone.get((row["scheme"], row["nbytes"])) for row in rows]
-            phases = list(rows[0]["t_phase_us"] or ())
+            local = [alone.get(key(row)) for row in rows]
+            phases = list(dict.fromkeys(name for row in rows for name in row["t_phase_us"] or ()))
             own = ("compress", "decompress") if any(local) else ()
             titles = ("size", "density", "sent", "ratio", "break-even", "local", *own, *phases)
             click.echo()

@@ -9,7 +9,7 @@ from mpicomp.bench.compressed import Compressed, gaussian
 from mpicomp.bench.data import PERIOD
 from mpicomp.bench.dense import AllReduce, Dense
 from mpicomp.bench.environment import Noise, binding, oversubscribed, ranks
-from mpicomp.bench.timing import MIN_ROUNDS, Timer
+from mpicomp.bench.timing import MIN_ROUNDS, Timer, _enough
 
 SCHEMES = ("dense", "scalecom:chunk=16,beta=0.25", "scalecom:values=float16", "topk:density=0.05", "topk:memory=none",
            "threshold:lam=2")  # fmt: skip
@@ -89,6 +89,18 @@ def test_a_lost_element_is_seen(comm, monkeypatch):
     assert compressed.check() == 10
 
 
+def test_phases_are_those_of_the_slowest_rank_of_each_round(comm):
+    """The leader, another rank in every round, takes 9 s to select, others 1 s."""
+    compressed = Compressed(comm, "dense", gaussian(comm.rank, plan(), 8))
+    compressed._phases = [{"select": 9.0 if number % comm.size == comm.rank else 1.0} for number in range(6)]
+    compressed._phases[1]["exchange"] = 1.0
+    if comm.rank == comm.size - 1:  # ranks beyond the slices of the smallest node have fewer phases
+        for one in compressed._phases:
+            one["update"] = 2.0
+    compressed._density = [1.0] * 6
+    assert compressed.facts(6).t_phase_us == {"select": 9e6, "exchange": 0.0, "update": 2e6}
+
+
 class Fake:
     """An implementation that does nothing, but notes its turns in ``order``."""
 
@@ -126,6 +138,12 @@ def test_time_limits_hold_on_all_ranks(comm):
     iterations = {row["iters"] for row in rows}
     assert len(iterations) == 1 and iterations.pop() >= MIN_ROUNDS
     assert len(set(comm.allgather(rows[0]["iters"]))) == 1
+
+
+def test_every_step_behind_a_barrier_counts_as_timed():
+    seconds = np.full((10, 2), 1e-3)
+    assert _enough(plan(iters=None, min_time=0.2, agg_iters=20), seconds)
+    assert not _enough(plan(iters=None, min_time=0.2), seconds)
 
 
 def test_noise_is_a_share(comm):
