@@ -125,7 +125,7 @@ class DiLoCo:
             raise
         self.payload_bits, self.density, self.skipped = 0.0, 0.0, False
         self._share()
-        self._open()
+        self._reducers = self._open()
 
     def _settle(self, parameters: Arrays | Parameters, given: dict[str, object], scheme: str | Scheme) -> None:
         """Check this rank's arguments; lay out the fragments."""
@@ -164,8 +164,8 @@ class DiLoCo:
                 self.comm.broadcast(value.reshape(-1), 0)
                 self._own.write(name, value)
 
-    def _open(self) -> None:
-        """Make the reducers, on a communicator of their own if they run in a thread (collective)."""
+    def _open(self) -> list[Reducer]:
+        """Return new reducers, on a communicator of their own if they run in a thread (collective)."""
         self._lane = self.comm
         if self.settings["delay"] and threads_allowed(self.comm):
             self._lane, self._worker = Comm(self.comm), self._worker or Worker()
@@ -174,9 +174,9 @@ class DiLoCo:
             atexit.unregister(finish_all)
             atexit.register(finish_all)  # again, to run before the exit handlers of the communicator's watchdog
         seed = self._scheme.options["seed"]
-        self._reducers = [Reducer(self._lane, self._scheme.replace(seed=seed + SEED_STEP * i) if i else self._scheme,
-                                  nonfinite=self._nonfinite) for i in range(len(self._fragments))]
         self._may_lose_ranks = survivors.problem() is None
+        return [Reducer(self._lane, self._scheme.replace(seed=seed + SEED_STEP * i) if i else self._scheme,
+                        nonfinite=self._nonfinite) for i in range(len(self._fragments))]
 
     # -- steps
 
@@ -254,6 +254,9 @@ class DiLoCo:
         reducer.reduce(fragment.delta, out=fragment.delta)
         stats = reducer.stats
         fragment.outcome = {"skipped": stats.skipped, "payload_bits": stats.payload_bits, "density": stats.density}
+        fragment.arrived = True
+        if self._may_lose_ranks:  # no rank does the outer step before all can
+            self._lane.agree("a mean of DiLoCo has arrived")
 
     def _end(self, numbers: Sequence[int], merge: float) -> None:
         """Wait for the means of some fragments, then do their outer steps: none of them, if one is refused."""
@@ -265,7 +268,8 @@ class DiLoCo:
             except Exception as error:
                 errors.append(error)
         if errors:
-            self._take_back(numbers)
+            if not all(fragment.arrived for fragment in ended):  # else another rank may have done the outer steps
+                self._take_back(numbers)
             raise errors[0]
         for fragment in ended:
             self._step_outwards(fragment, merge)
@@ -273,16 +277,17 @@ class DiLoCo:
     def _take_back(self, numbers: Sequence[int]) -> None:
         """Undo exchanges whose outer steps will not be done: error memories become those from before."""
         for number in numbers:
-            before, self._fragments[number].before = self._fragments[number].before, None
-            if before is not None:
-                self._reducers[number].restore(before)
+            fragment = self._fragments[number]
+            if fragment.before is not None:
+                self._reducers[number].restore(fragment.before)
+            fragment.before, fragment.arrived = None, False
 
     def _step_outwards(self, fragment: Fragment, merge: float) -> None:
         """Do the outer step of a fragment, and move the worker towards its result."""
         self.skipped = bool(fragment.outcome["skipped"])
         if not self.skipped:
             fragment.optimizer.step(fragment.delta, self.settings["outer_lr"])
-        fragment.before = None
+        fragment.before, fragment.arrived = None, False
         self.payload_bits += fragment.outcome["payload_bits"]
         share = fragment.size / max(1, sum(one.size for one in self._fragments))
         self.density += fragment.outcome["density"] * share
@@ -342,6 +347,7 @@ class DiLoCo:
             fragment.rounds, fragment.started = whole("rounds", own), whole("started", own)
             fragment.outcome = {name: cast("float", own[name]) for name in fragment.outcome}
             fragment.pending, fragment.before = done_at_once(lambda: None) if own["in flight"] else None, None
+            fragment.arrived = bool(own["in flight"])
             velocity = fragment.optimizer.slots[0]
             fragment.optimizer.load_state_dict({"name": fragment.optimizer.name, "steps": fragment.rounds, **{
                 f"{velocity}/{name}": state[f"{velocity}/{name}"] for name in fragment.theta}})
@@ -377,56 +383,40 @@ class DiLoCo:
     def replace_comm(self, comm: Intracomm) -> None:
         """Go on over other ranks, those that survived (collective over ``comm``).
 
-        An exchange in flight is dropped: the next one of its fragment covers its inner steps, too, since differences
-        are taken to the common parameters. If some survivors have done an outer step that others have not, these get
-        its result. Each worker keeps its own parameters, and the error memory from before the dropped exchange.
-        ``steps`` becomes the largest of all ranks'.
+        If all survivors have the mean of an exchange in flight, they do its outer step now. Else it is dropped, and
+        error memories become those from before: the next exchange of the fragment covers its inner steps, too, since
+        differences are taken to the common parameters. ``steps`` becomes the largest of all ranks'. If another rank
+        dies meanwhile, call this again with the next communicator.
 
         Parameters
         ----------
         comm : Comm or MPI.Intracomm
             For example that of ``mpicomp.survivors``; duplicated. The former communicator is not used any more.
         """
-        states = [self._dropped(number) for number in range(len(self._fragments))]
+        for fragment in self._fragments:
+            if fragment.pending is not None:
+                done_at_once(fragment.pending.Wait)  # whose error, if any, is why ranks are left out
+                fragment.pending = None
         slices = self._scheme.options["nodes"] == "yes" or any("slice" in one.place for one in self._reducers)
         self.comm = Comm(comm)
         self.comm.fail_together(InvalidArgument(
             f"ranks cannot be left out with {self._scheme}: a rank that dies takes a slice of its node's error memory "
             "along. Take nodes=no") if slices else None)
-        rounds = [fragment.rounds for fragment in self._fragments]
-        mine = np.array([self.steps, *rounds, *(cast("int", state["step"]) for state in states)], np.int64)
+        mine = np.array([self.steps, *(one.rounds + one.arrived for one in self._fragments)], np.int64)
         everyone = self.comm.gather_to_all(mine)[0].reshape(self.comm.size, -1)
-        self._open()
-        self.steps, count = int(everyone[:, 0].max()), len(rounds)
-        for number, fragment in enumerate(self._fragments):
-            self._catch_up(fragment, everyone[:, 1 + number])
-            exchanges = everyone[:, 1 + count + number]
-            if exchanges.min() > 0:  # else a rank has no memory yet
-                place = {"step": int(exchanges.max()), "rank": self.comm.rank, "ranks": self.comm.size}
-                self._reducers[number].load_state_dict({**states[number], **place})
-
-    def _dropped(self, number: int) -> State:
-        """The state of a fragment's reducer without its exchange in flight, and without what other ranks share."""
-        fragment = self._fragments[number]
-        pending, fragment.pending = fragment.pending, None
-        if pending is not None:
-            done_at_once(pending.Wait)  # whose error, if any, is why ranks are left out
-        state = self._reducers[number].state_dict() if fragment.before is None else fragment.before
-        fragment.before = None
-        anew: State = {f"exchange/{name}": value for name, value in UNUSED.items() if f"exchange/{name}" in state}
-        return {**{name: value for name, value in state.items() if not name.startswith("exchange/")}, **anew}
-
-    def _catch_up(self, fragment: Fragment, rounds: np.ndarray) -> None:
-        """Take the common parameters of a rank that has done the most outer steps."""
-        if rounds.min() == rounds.max():
-            return
-        root, fragment.rounds = int(rounds.argmax()), int(rounds.max())
-        velocities = fragment.optimizer.state_dict()
-        for name, theta in fragment.theta.items():
-            velocity = cast("np.ndarray", velocities[f"velocity/{name}"])
-            for value in (theta, velocity):
-                self.comm.broadcast(value.reshape(-1), root)
-        fragment.optimizer.load_state_dict(velocities)
+        self.steps = int(everyone[:, 0].max())
+        for number, (fragment, means) in enumerate(zip(self._fragments, everyone[:, 1:].min(axis=0), strict=True)):
+            if fragment.rounds < means:
+                self._step_outwards(fragment, self.settings["merge"])
+                self.steps = max(self.steps, fragment.started)
+            else:
+                self._take_back([number])
+        reducers = self._open()
+        for former, reducer in zip(self._reducers, reducers, strict=True):
+            state = former.state_dict()
+            if state["step"]:  # else it has no memory yet
+                reducer.load_state_dict({**_of_this_rank(state), "rank": self.comm.rank, "ranks": self.comm.size})
+        self._reducers = reducers  # only now: until then the former ones keep the error memories
 
     def close(self) -> None:
         """Complete what is in flight, without its outer step; end the thread, free the communicators (collective)."""
@@ -440,6 +430,12 @@ class DiLoCo:
 def _check_names(names: Iterable[str], state: Mapping[str, object]) -> None:
     if absent := [name for name in names if name not in state]:
         raise InvalidArgument(f"the state must be that of DiLoCo.state_dict(), it lacks {', '.join(absent)}")
+
+
+def _of_this_rank(state: State) -> State:
+    """A reducer's state without what its exchange shares with other ranks."""
+    anew: State = {f"exchange/{name}": value for name, value in UNUSED.items() if f"exchange/{name}" in state}
+    return {**{name: value for name, value in state.items() if not name.startswith("exchange/")}, **anew}
 
 
 def _form(array: np.ndarray) -> str:

@@ -66,6 +66,7 @@ class Fragment:
         self.size = sum(value.size for value in self.theta.values())
         self.optimizer = SGD(self.theta, momentum=momentum, nesterov="yes")
         self.pending: Pending | None = None  # the exchange in flight
+        self.arrived = False  # the mean is in ``delta``, and its outer step is still to come
         # Statistics of the last exchange.
         self.outcome: dict[str, float] = {"skipped": False, "payload_bits": 0.0, "density": 0.0}
         self.before: State | None = None  # of the reducer, before an exchange that ranks may not survive

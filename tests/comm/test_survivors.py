@@ -107,7 +107,7 @@ class Job:
 
     def advance(self):
         if self.step == 5 and str(MPI.COMM_WORLD.rank) in sys.argv[1]:
-            raise ValueError("a mistake")
+            exec(sys.argv[2])
         self.comm.Allreduce(MPI.IN_PLACE, np.ones(4))
         self.step += 1
 
@@ -122,10 +122,21 @@ group.leave()
 @pytest.mark.parametrize(("raising", "code", "left"), [("1", 0, ["0", "2", "3"]), ("0123", 1, [])])
 def test_an_own_program_goes_on_without_a_rank_that_raises_but_not_if_all_do(raising, code, left):
     """Four ranks, of which MPI_Abort would leave some."""
-    ended = job("openmpi", "-c", RAISES, raising, options=("--with-ft", "ulfm"), ranks=4)
+    ended = job("openmpi", "-c", RAISES, raising, "raise ValueError", options=("--with-ft", "ulfm"), ranks=4)
     assert ended.returncode == code, ended.stderr
     assert sorted(re.findall(r"^END (\d) 20 \[1\]$", ended.stdout, re.M)) == left, ended.stdout
     assert f"[mpicomp] rank {raising[0]} of 4" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("leaving", "argument", "code", "left"), [("1", "'no data'", 0, ["0", "2"]), ("012", "7", 7, [])]
+)
+def test_an_own_program_goes_on_without_a_rank_that_exits_but_not_if_all_do(leaving, argument, code, left):
+    ended = job("openmpi", "-c", RAISES, leaving, f"sys.exit({argument})", options=("--with-ft", "ulfm"),
+                MPICOMP_TIMEOUT="60")  # fmt: skip
+    assert ended.returncode == code, ended.stderr
+    assert ("no data" in ended.stderr) == (argument == "'no data'"), ended.stderr
+    assert sorted(re.findall(r"^END (\d) 20 \[1\]$", ended.stdout, re.M)) == left, ended.stdout
 
 
 def test_one_is_left_of_those_killed_at_once():

@@ -85,7 +85,7 @@ class CallLog:
         if self.open:
             self.open.append(Entry(self.plain.number, len(self.open), "agreement", ()))
         else:
-            self.begin("agreement on", signature)
+            self.begin("agreement on", signature or "errors")
 
     def note(self, *details: object) -> None:
         """Add details to this thread's current call."""

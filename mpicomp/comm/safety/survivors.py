@@ -110,6 +110,10 @@ def run(world: MPI.Intracomm, job: Job) -> Survivors:
                 repairs = 0
             group.comm.Barrier()
             return group
+        except SystemExit as leaving:  # MPI_Finalize would wait for the others, and they for this rank
+            if type(leaving) is SystemExit:  # a command's guard ends the whole job after a signal
+                group.exit_together(leaving)
+            raise
         except Exception as error:
             repairs += 1
             if repairs > MOST_REPAIRS or not group.lost_somebody(error):
@@ -210,24 +214,29 @@ class Survivors:
 
     def end_after_error(self) -> None:
         """End this process after an error: by code 1, which ends the job, if all have one, else as a rank that died."""
+        self._wait_or_die()
+        os._exit(1)
+
+    def exit_together(self, leaving: SystemExit) -> None:
+        """Return if all living ranks leave the job, and MPI can be finalized; else end as `end_after_error` does."""
+        if not isinstance(leaving.code, int | None):
+            print(leaving.code, file=sys.stderr)  # as Python does at the end, which this process may not reach
+            leaving.code = 1
+        self._wait_or_die()
+        self.leave(leaving.code or 0)
+
+    def _wait_or_die(self) -> None:
+        """Wait until all living ranks call this; after ``PATIENCE_S`` end as a rank that died."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if self._all_arrive():
-            os._exit(1)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def _all_arrive(self) -> bool:
-        """Return True if all living ranks call this within ``PATIENCE_S``."""
         deadline = time.monotonic() + PATIENCE_S
-        try:
+        with contextlib.suppress(MPI.Exception):
             everyone = self._base.Ibarrier()
-            while not everyone.Test():
-                if time.monotonic() > deadline:
-                    return False
+            while time.monotonic() < deadline:
+                if everyone.Test():
+                    return
                 time.sleep(POLL_S)
-        except MPI.Exception:
-            return False
-        return True
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _out_of_reach(self) -> list[int]:
         """Return lost ranks whose processes may still exist, on nodes without survivors: ``mpirun`` waits for them."""

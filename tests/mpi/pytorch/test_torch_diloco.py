@@ -492,29 +492,25 @@ def test_the_sparse_scheme_sends_what_it_says(comm, seed):
 
 
 def test_another_communicator_of_fewer_ranks(comm, world, seed):
-    """As survivors do: an outer step that one of them has done counts for all; error memories stay."""
+    """As survivors do: an outer step that one of them has done is done by all; error memories stay."""
     if comm.size == 1:
         pytest.skip("needs another rank")
     model = made(seed, torch.float32)
     inner = adamw(model)
-    diloco = DiLoCo(model, inner, comm, every=4, scheme=SPARSE, fragments=2)
+    diloco = DiLoCo(model, inner, comm, every=4, scheme=SPARSE, fragments=2, delay=1)
     train(model, inner, diloco, seed, comm.rank, range(6))
+    state = diloco.state_dict()  # with the mean of the first fragment, whose outer step is still to come
     left = world.Split(0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, comm.rank)
     if left == MPI.COMM_NULL:
         return
-    if left.rank == left.size - 1:  # it was ahead by an inner step, and by an outer one of the first fragment
-        diloco.steps += 1
-        diloco._fragments[0].rounds += 1
-        for value in diloco._fragments[0].theta.values():
-            value += 1
-    memories = [value for name, value in diloco.state_dict().items() if name.endswith("residual")]
+    if left.rank == left.size - 1:
+        train(model, inner, diloco, seed, comm.rank, [6])
+    memories = [value for name, value in state.items() if name.endswith("residual")]
     assert len(memories) == 2 and all(value.any() for value in memories)
-    norm = diloco.memory_norm()
     diloco.replace_comm(left)
-    assert diloco.memory_norm() == norm > 0
     state = diloco.state_dict()
     assert all(map(torch.equal, memories, [value for name, value in state.items() if name.endswith("residual")]))
-    assert (state["steps"], state["fragment 0/rounds"], state["fragment 1/rounds"]) == (7, 3, 1)
+    assert (state["steps"], state["fragment 0/rounds"], state["fragment 1/rounds"]) == (7, 2, 1)
     common = [value.numpy().tobytes() for name, value in state.items() if name.startswith(("theta/", "velocity/"))]
     assert len(set(left.allgather(b"".join(common)))) == 1
     train(model, inner, diloco, seed, comm.rank, range(7, STEPS))
