@@ -85,6 +85,8 @@ class Comm(BoundedCollectives):
         if not isinstance(comm, MPI.Comm):
             raise InvalidArgument("Comm needs an intra-communicator of mpi4py, such as MPI.COMM_WORLD, "
                                   f"got {type(comm).__name__}")
+        if not MPI.Is_initialized() or MPI.Is_finalized():  # also with sessions alone: there is no COMM_WORLD
+            raise MpicompError("Comm needs MPI initialized and not finalized: call MPI.Init() before it")
         if comm.Is_inter():
             raise InvalidArgument("Comm needs an intra-communicator, got an inter-communicator: pass comm.Merge()")
         problem = launcher_mismatch()
@@ -94,7 +96,11 @@ class Comm(BoundedCollectives):
         if reproducible is None and isinstance(comm, Comm):
             reproducible = comm.reproducible
         self = announce(super().__new__(cls, MPI.Intracomm(comm).Dup()))
-        self._settings = job_settings(self, reproducible, wrong_variable())
+        try:
+            self._settings = job_settings(self, reproducible, wrong_variable())
+        except MpicompError:  # on every rank
+            self.Free()
+            raise
         self._make_engine()
         return self
 
@@ -126,12 +132,20 @@ class Comm(BoundedCollectives):
 
     def Free(self) -> None:
         """Free the communicator and its private side, after all-reduces in flight; collective."""
+        self._free_private()
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """Free the communicator as ``Free`` does, after all its pending communication; collective."""
+        self._free_private()
+        super().Disconnect()
+
+    def _free_private(self) -> None:
         if self._private is not None:
             self._private.free()
             self._private = None
             self._asked_levels = False
             del self._plain
-        super().Free()
 
     # -- all-reduce
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TypeAlias
@@ -79,6 +80,13 @@ def mismatch_text(variable: str, value: int, started: int, launcher: str) -> str
         "srun --mpi=pmi2 ... for MPICH (srun --mpi=list shows the choices). "
         "MPICOMP_ALLOW_SINGLETON=1 runs separate processes on purpose"
     )
+
+
+@cache
+def before_finalize(function: Callable[[], None]) -> None:
+    """Call ``function`` at exit, and in the program's own ``MPI.Finalize()`` before MPI is finalized."""
+    atexit.register(function)
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=lambda *_: function()), None)
 
 
 def library_name() -> str:

@@ -128,5 +128,5 @@ class Reduction:
 
 
 def _scale(x: Array, factor: float) -> None:
-    if factor != 1.0:
+    if factor != 1.0 and x.size:  # bits of half precision have no scale
         ops_for(x).scale(x, factor)

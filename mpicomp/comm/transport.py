@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from ..ops.device import device_of, ready
 from ..types import Array
 from .buffers import Buffer
 from .interfaces import Request, Traffic
+from .job import before_finalize
 from .naps import NAP, Naps
 from .node_memory import Node, layout_of, ranks_by_node
 from .safety.call_log import CallLog
@@ -102,7 +102,6 @@ _received_into: dict[int, tuple[np.ndarray, MPI.Request, list[tuple[Started, boo
 _broken: list[MpiLink] = []  # links whose communicators are never freed
 
 
-@atexit.register
 def _take_back() -> None:
     """Cancel these receives before MPI is finalized: UCX warns of each that is left."""
     for _, request, running in _received_into.values() if not MPI.Is_finalized() else ():
@@ -219,6 +218,7 @@ class MpiLink:
         self._reason = np.zeros(REASON_BYTES, np.uint8)
         self._leaving = MPI.Request()
         if self.size > 1:
+            before_finalize(_take_back)
             self._leaving = comm.Irecv(self._reason, MPI.ANY_SOURCE, LEAVING_TAG)
             _received_into[self._reason.ctypes.data] = self._reason, self._leaving, self.started
         self._status = MPI.Status()

@@ -49,6 +49,7 @@ def test_a_good_job_ends_well(tmp_path):
 LEAVING = {
     "sys.exit(3)": "if comm.rank == 1: sys.exit(3)",
     "sys.exit()": "if comm.rank == 1: sys.exit()",
+    "MPI.Finalize()": "if comm.rank == 1: MPI.Finalize()",
     "another rank than a neighbour of all": "if comm.rank == 2: sys.exit(3)",
     "in a loop": "for i in range(200 if comm.rank == 1 else 300): comm.Allreduce(MPI.IN_PLACE, np.ones(10))\n"
                  "if comm.rank == 1: sys.exit(3)",
@@ -70,6 +71,17 @@ def test_a_rank_that_ends_while_others_wait_for_it(tmp_path, name):
     said = rf"is in #\d+ .*, but rank {left} of this communicator has ended after #\d+; stopping all ranks"
     assert re.search(said, output), output
     assert "the end\n" not in output
+
+
+def test_after_mpi_is_finalized_a_communicator_is_refused(tmp_path):
+    """What runs before MPI ends has run by then."""
+    body = ("from mpicomp.comm.job import before_finalize\n"
+            "before_finalize(lambda: print('finalized:', MPI.Is_finalized(), file=sys.stderr))\n"
+            "MPI.Finalize(); mpicomp.Comm(MPI.COMM_WORLD)")  # fmt: skip
+    code, output = start(tmp_path, body, 1)
+    assert code not in (0, None), output
+    assert "MpicompError: Comm needs MPI initialized and not finalized: call MPI.Init()" in output, output
+    assert output.index("finalized: False") < output.index("MpicompError") < output.index("finalized: True")
 
 
 BESIDE = {

@@ -12,7 +12,6 @@ them are neighbours.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import threading
@@ -25,7 +24,7 @@ from mpi4py import MPI
 
 from ...errors import InvalidArgument
 from ...ops.node_shared import PlainCalls
-from ..job import this_rank, world
+from ..job import before_finalize, this_rank, world
 from . import hang_report
 from .agreement import sides
 from .call_log import NAMES, CallLog, Entry
@@ -80,7 +79,7 @@ class Watchdog:
         self.lock = threading.Lock()  # held while the thread calls MPI
         self._over = threading.Event()
         threading.Thread(target=self._look, name="mpicomp-watchdog", daemon=True).start()
-        atexit.register(self.stop)
+        before_finalize(self.stop)
 
     def watch(self, calls: CallLog, comm: MPI.Intracomm) -> Watched:
         """Begin to watch the calls of a communicator."""

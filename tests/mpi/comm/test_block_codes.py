@@ -95,6 +95,13 @@ def test_formats_are_those_of_the_codes():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", [MPI.SUM, mpicomp.AVG])
+def test_empty_vectors(comm, dtype, op):
+    for in_place in (False, True):
+        assert reduced(comm, np.empty(0, dtype_of(dtype)), "int8", in_place, op).size == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @all_formats
 def test_bits_are_those_of_two_hops(comm, rng, format, dtype):
     for n in (*LENGTHS, int(rng.integers(2, 3000))):

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.comm.inherited import REDUCTIONS
+from mpicomp.comm.safety import revocation
 from mpicomp.errors import BufferRefused, InvalidArgument
 
 N = 12
@@ -361,3 +362,27 @@ def test_many_communicators(world):
         comm = Comm(world)
         comm.Allreduce(MPI.IN_PLACE, np.ones(10), algorithm="ring")
         comm.Free()
+
+
+@pytest.fixture
+def made():
+    """Communicators that are made during a test."""
+    made = []
+    revocation.listen(made.append)
+    yield made
+    revocation.leave(made.append)
+
+
+def test_disconnecting_frees_the_private_side_too(world, made):
+    comm = Comm(world)
+    comm.Iallreduce(MPI.IN_PLACE, np.ones(10))
+    comm.Disconnect()
+    assert len(made) > 2
+    assert all(one == MPI.COMM_NULL for one in made)
+
+
+def test_a_refused_communicator_is_freed(world, made, monkeypatch):
+    monkeypatch.setenv("MPICOMP_CHECK", "perhaps")
+    with pytest.raises(InvalidArgument, match="MPICOMP_CHECK"):
+        Comm(world)
+    assert [one == MPI.COMM_NULL for one in made] == [True]
