@@ -2,7 +2,8 @@
 
 A state is two levels of names: ``{"model": {"w0": array, ...}, "optimizer": {"step": 7, "momentum/w0": array}}``. Its
 arrays are datasets ``/arrays/model/w0``, contiguous and without filters; everything else is one JSON text in
-``/values``. Any other contents are refused, so that reading takes no more memory than the file is long.
+``/values``, with the names of the arrays for their order. Any other contents are refused, so that reading takes no more
+memory than the file is long.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ def _on_host(value: Array, name: str) -> np.ndarray:
     return array
 
 
-def _to_json(values: object) -> bytes:
+def _to_json(values: object, sort_keys: bool) -> bytes:
     try:
-        return json.dumps(folder.as_read(values), sort_keys=True).encode()
+        return json.dumps(folder.as_read(values), sort_keys=sort_keys).encode()
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"a checkpoint holds arrays, numbers, texts, lists and dicts of them: {error}") from None
 
@@ -89,7 +90,7 @@ def _to_json(values: object) -> bytes:
 def digest(state: State) -> int:
     """A checksum of a state's names, shapes, dtypes and contents."""
     arrays, values = split(state)
-    crc = crc32(_to_json(values))
+    crc = crc32(_to_json(values, sort_keys=True))
     for name, array in sorted(arrays.items()):
         crc = crc32(f"{name}{array.shape}{array.dtype.str}".encode(), crc)
         crc = crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, crc)
@@ -107,7 +108,10 @@ def write(path: Path, state: State) -> tuple[int, int]:
         The file system refused.
     """
     arrays, values = split(state)
-    text = np.frombuffer(_to_json(values), np.uint8)
+    # The names of arrays stand among the values, for the order in which a state was given.
+    ordered = {section: {name if name in values[section] else f"{name}": values[section].get(name) for name in entries}
+               for section, entries in state.items()}
+    text = np.frombuffer(_to_json(ordered, sort_keys=False), np.uint8)
     try:
         with h5py.File(path, "x") as file:
             for name, array in arrays.items():

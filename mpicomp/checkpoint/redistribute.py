@@ -124,7 +124,8 @@ def redistribute(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank
 
     first = checked(0)
     rules = _rules(first["scheme"])
-    state = {"scheme": first["scheme"], "step": first["step"], "workers": now.workers[rank], **place}
+    state = {"scheme": first["scheme"], "step": first["step"], "workers": now.workers[rank],
+             "arrays": first.get("arrays"), **place}
     state |= _memories(checked, had, now, rank, rules, own) | _common(checked, had, now, rank, rules)
     if ("exchange", "start") in rules and "exchange/start" in first:
         state |= _piece(checked, had, now, rank, own)

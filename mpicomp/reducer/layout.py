@@ -52,6 +52,8 @@ class Bucket:
         Where each array begins and ends in it.
     tensors : list of (int, int, shape)
         The same for the compressed arrays, in the order of the vector; ``densities`` in that order (None: no wish).
+    arrays : str
+        Their names and shapes in order, without those of workers.
     signature : str
         What all ranks must have in common.
     ops : module
@@ -83,10 +85,10 @@ class Bucket:
         self._out_facts = ArrayFacts([])  # of the latest ``out`` that was validated
         self._lay_out(rule, densities or {})
         self.ops = ops_for(first)
-        shapes = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
+        self.arrays = ", ".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
         # A rank with device memory does otherwise: its long vectors are not cut into buckets.
         where = "" if isinstance(first, np.ndarray | np.generic) else " on a device"
-        self.signature = f"{self.dtype_name}{where} {shapes}"
+        self.signature = f"{self.dtype_name}{where} {self.arrays}"
 
     def _lay_out(self, rule: str, densities: Mapping[str, float]) -> None:
         """Give every array its place."""

@@ -67,8 +67,9 @@ class Reducer:
         error memory can keep: raise NonFiniteGradient on every rank; give a zero mean on every rank and go on, memory
         untouched; or nothing at all (it will spread).
     densities : mapping of str to float, optional
-        Of some arrays by name (``"gradient 0"`` and so on in a list), for schemes with a density and
-        ``layers=per-tensor``; 1 sends an array uncompressed. See :func:`mpicomp.schemes.schedules.densities_by_flops`.
+        Of some arrays by name (``"gradient 0"`` and so on in a list), for ``layers=per-tensor`` and selectors that have
+        one for each array; 1 sends an array uncompressed. See
+        :func:`mpicomp.schemes.schedules.densities_by_flops`.
     measures : int
         Work out ``stats.measures`` in every so many-th step, and record them in the trace; 0 is never. For analysis:
         a measured step moves and passes over a few dense vectors more.
@@ -115,8 +116,9 @@ class Reducer:
             self._densities = dict(densities or {})
             trace = trace if trace is not None and trace.enabled else None
             self.scheme = Scheme.parse(scheme)
-            compatibility.check_arguments(workers, nonfinite, self._densities, measures, str(self.scheme),
-                                          self.scheme.options)
+            options = self.scheme.options
+            compatibility.check_arguments(workers, nonfinite, measures, str(self.scheme), options)
+            compatibility.check_densities(self._densities, str(self.scheme), options["layers"], self.scheme.parts(1))
             compatibility.check_clock(self.scheme.chooses, comm.reproducible, str(self.scheme))
             slices = takes_slices(self.scheme, measures)
             allreduce.check_requested(algorithm)
@@ -143,6 +145,7 @@ class Reducer:
         self._pipeline = Pipeline(self._parts, self._levels)
         self._measures = Measures(self._measure_interval, self._parts.memories)
         self._laid_out: LaidOut | None = None
+        self._state_of: str | None = None  # the arrays that the state is of
         self._blank = True  # no step is done, and no state was loaded
 
     def _made_levels(self, slices: bool) -> OneLevel:
@@ -247,8 +250,8 @@ class Reducer:
         """This rank's state: step, error memory, and what exchange and schedule keep; NumPy copies."""
         kept = {prefix + name: array for prefix, part in self._stateful()
                 for name, array in part.state(self._ops).items()}
-        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, **self.place, **kept,
-                **self._pipeline.local_steps.state()}
+        return {"scheme": str(self.scheme), "step": self.step, "workers": self.workers, "arrays": self._state_of,
+                **self.place, **kept, **self._pipeline.local_steps.state()}
 
     def kept(self, vector: Array) -> slice:
         """The elements of a whole vector that this rank keeps error memory of: all, or its slice of the node's."""
@@ -273,8 +276,9 @@ class Reducer:
         Raises
         ------
         InvalidArgument
-            On every rank, if the state is of another scheme or another number of workers, or has error memories of
-            another rank or another number of ranks (``mpicomp.checkpoint`` redistributes them).
+            On every rank, if the state is of another scheme, of another number of workers or of other arrays, or has
+            error memories of another rank or another number of ranks (``mpicomp.checkpoint`` redistributes them). Other
+            arrays, or the same in another order, are refused by the next step if this reducer has done none.
         Disagreement
             On every rank, if ranks' states are of different steps, or one lacks what another has.
         """
@@ -282,15 +286,15 @@ class Reducer:
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise what ``load_state_dict`` would refuse a state with, and take nothing of it (collective)."""
-        lengths = None
+        lengths = arrays = None
         if self._laid_out is not None:
             bucket, ctx = self._laid_out
-            lengths = {"memory": ctx.n, "dense": bucket.total - bucket.n}
-        saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._levels, lengths)
+            lengths, arrays = {"memory": ctx.n, "dense": bucket.total - bucket.n}, bucket.arrays
+        saved_state.agree_on(self.comm, state, self.scheme, self.workers, self._levels, lengths, arrays)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go to a state that is known to be this reducer's. Local: every rank must do the same."""
-        self.step, self._blank = int(state["step"]), False
+        self.step, self._state_of, self._blank = int(state["step"]), state.get("arrays"), False
         for prefix, part in self._stateful():
             part.load(saved_state.of_part(prefix, state))
         self._pipeline.local_steps.load(state.get("deferred"))
@@ -333,6 +337,7 @@ class Reducer:
                              options["seed"], self._algorithm, self.nonfinite != "allow", self._trace)
             ctx = self._levels.context(ctx)
             self._pipeline.check(bucket, ctx, self.step)
+            saved_state.check_arrays(self._state_of, bucket.arrays)
             laid_out = LaidOut(bucket, ctx)
         except Exception as caught:
             error = caught
@@ -340,7 +345,7 @@ class Reducer:
         self.comm.agree(f"{what} {self.step} of {self._which} for {signature}", error)
         assert laid_out is not None, "else an error was raised"
         laid_out.ctx.comm.open_device(laid_out.bucket.ops.empty(0, laid_out.bucket.compute))
-        self._laid_out = laid_out
+        self._laid_out, self._state_of = laid_out, laid_out.bucket.arrays
         return laid_out
 
     def _whole_step(self, bucket: Bucket, template: StepContext, grads: Arrays, out: Arrays | None
@@ -463,7 +468,7 @@ class Reducer:
             stop = time.monotonic_ns()
             ctx.timer.record()
             self._trace.event(
-                "step", start, stop, step=self.step, scheme=self._text, dtype=bucket.dtype_name, nelem=mean.n,
+                "step", start, stop, step=ctx.timer.number, scheme=self._text, dtype=bucket.dtype_name, nelem=mean.n,
                 nbytes_dense=mean.n * bucket.dtype.itemsize,
                 nbytes_sent=self.stats.bytes_sent, nbytes_recv=self.stats.bytes_received,
             )

@@ -119,7 +119,7 @@ class Pipeline:
         # No negative zeros, which averages over several workers would lose; CuPy's own addition loses denormal numbers.
         ctx.ops.add(mean, ctx.ops.zeros(mean.size, mean.dtype))
         for memory, g in zip(self.memories, vectors, strict=True):
-            memory.set_shift(g.copy(), mean)
+            memory.set_shift(g.copy(), mean.copy())
 
     def error_of_gradients(self, prepared: Prepared, bucket: Bucket, ctx: StepContext) -> NonFiniteGradient | None:
         """Search this rank's gradients after an exchange whose mean is not finite; the error about them, if any."""

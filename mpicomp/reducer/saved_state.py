@@ -16,7 +16,7 @@ OF_A_RANK = ("memory/", "exchange/start")  # how the names of arrays begin that 
 
 
 def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, workers: int, levels: OneLevel,
-             lengths: Mapping[str, int] | None) -> None:
+             lengths: Mapping[str, int] | None, arrays: str | None) -> None:
     """Refuse states that are not of this reducer, of one step, or complete on all ranks (collective).
 
     Parameters
@@ -28,6 +28,8 @@ def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, worke
     levels : OneLevel
     lengths : mapping, optional
         Elements of the memories' vectors and of those that go dense, if the layout of the arrays is known.
+    arrays : str, optional
+        Their names and shapes, if it is known.
 
     Raises
     ------
@@ -39,6 +41,7 @@ def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, worke
     common, error = "", None
     try:
         common = _examined(state, scheme, workers, levels, lengths or {})
+        check_arrays(arrays and state.get("arrays"), arrays)
         _check_rank(state, comm.rank, comm.size)
     except Exception as caught:  # the other ranks wait for the verdict
         error = caught
@@ -64,6 +67,13 @@ def check_whole(state: Mapping[str, Any], scheme: Scheme, memories: int) -> None
                               f"lacks {', '.join(absent)}: take a state that is whole, or begin anew without one")
 
 
+def check_arrays(saved: str | None, given: str | None) -> None:
+    """Refuse a state of other arrays, or of the same in another order; None if a state or a layout knows none."""
+    if saved is not None and saved != given:
+        raise InvalidArgument(f"the arrays must be those of the state, in its order, {saved}, got {given}: pass them "
+                              "as the run that saved it did, or begin anew without the state")
+
+
 def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, levels: OneLevel, lengths: Mapping[str, int]
               ) -> str:
     """Description of what all ranks' states must have in common."""
@@ -82,8 +92,8 @@ def _examined(state: Mapping[str, Any], scheme: Scheme, workers: int, levels: On
         got = {np.size(value) for name, value in state.items() if name.startswith(f"{kind}/")}
         if got - {n}:
             raise InvalidArgument(f"the state's {kind} vectors must have {n} elements, got {got}")
-    arrays = ", ".join(_arrays(state, memories)) or "no arrays"
-    return f"a state of step {int(state['step'])} of {scheme}, with {arrays}"
+    vectors = ", ".join(_arrays(state, memories)) or "no vectors"
+    return f"a state of step {int(state['step'])} of {scheme} for arrays {state.get('arrays')}, with {vectors}"
 
 
 def _check_slice(state: Mapping[str, Any], levels: OneLevel) -> None:

@@ -105,8 +105,7 @@ def check_nodes(options: Mapping[str, Any]) -> None:
         raise InvalidArgument(f"nodes=yes {reason}")
 
 
-def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], measures: int, scheme: str,
-                    options: Mapping[str, Any]) -> None:
+def check_arguments(workers: int, nonfinite: str, measures: int, scheme: str, options: Mapping[str, Any]) -> None:
     """Refuse arguments of a Reducer that are out of range."""
     if workers < 1:
         raise InvalidArgument(f"workers must be at least 1 on every rank, got {workers}")
@@ -116,11 +115,20 @@ def check_arguments(workers: int, nonfinite: str, densities: dict[str, float], m
         raise InvalidArgument(f"measures must be 0 (never) or a number of steps, got {measures}")
     if measures and options["nodes"] == "yes":
         raise InvalidArgument(f"measures of whole vectors need nodes=no, got {scheme}")
-    if densities and options["layers"] != "per-tensor":
+
+
+def check_densities(densities: Mapping[str, float], scheme: str, layers: str, parts: Parts) -> None:
+    """Refuse densities of single arrays that are out of range, or that no selector of the scheme asks for."""
+    if densities and layers != "per-tensor":
         raise InvalidArgument(f"densities of single arrays need layers=per-tensor, got {scheme}")
     for name, density in densities.items():
         if not 0 < density <= 1:
             raise InvalidArgument(f"densities must be in (0, 1], got {density} for {name}")
+    selectors = [one.selector for one in parts.exchange.candidates] or [parts.selector]
+    if any(density < 1 for density in densities.values()) and not any(one.per_span for one in selectors):
+        raise InvalidArgument("densities below 1 of single arrays need a selector that has one for each array, such as "
+                              f"top-k or chunk-max, got {scheme} with "
+                              f"selector {', '.join(one.name for one in selectors)}")
 
 
 def warn(scheme: str, texts: list[str], rank: int) -> None:

@@ -114,7 +114,7 @@ class StepContext:
     def overflow(self) -> NonFiniteGradient:
         """The error about a mean in which the codec's narrower numbers became infinite."""
         return NonFiniteGradient(f"values={self.codec.kind or self.codec.wire_dtype(self.dtype)} overflowed in "
-                                 f"step {self.number}: use values=float32")
+                                 f"step {self.number}: use values=same")
 
     def misfits(self, values: Array) -> Misfits | None:
         """The ``values`` that become infinite in the result's dtype; None if there are none."""
@@ -222,6 +222,7 @@ class Selector(Part, Protocol):
     agreed: bool = False  #: All ranks select the same, by ``sketch`` and ``pick``, not by ``select`` and ``expand``.
     has_threshold: bool = False  #: All elements of at least ``threshold(ctx)`` are selected, and no others.
     by_magnitude: bool = False  #: Elements of a whole span compete; an array of small ones may have none selected.
+    per_span: bool = False  #: Each span has a density of its own, ``ctx.density(target, span)``.
     nominal_density: float = 1.0  #: Density that the options name; 0 for a number of elements, 1 if they do not tell.
 
     def warning_texts(self) -> Iterator[str]:

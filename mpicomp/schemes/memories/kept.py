@@ -88,8 +88,7 @@ class Kept:
                                       "on with gradients of the saved dtype, or begin anew without the state")
 
     def state(self, ops: Ops) -> State:
-        here = {name: np.array(ops.to_host(array)) for name, array in self._arrays.items()}
-        return {**self._loaded, **here}
+        return {name: np.array(ops.to_host(array)) for name, array in {**self._loaded, **self._arrays}.items()}
 
     def load(self, state: State) -> None:
         self._arrays.clear()

@@ -21,7 +21,7 @@ def by_densities(key: Hashable, make: Callable[[], Value], ctx: StepContext) -> 
 class Targeted:
     """A target: ``k`` elements of each span, or ``density`` of them as the schedule changes it."""
 
-    by_magnitude = True
+    by_magnitude = per_span = True
 
     def __init__(self, density: float, k: int | None) -> None:
         self.density, self.k = density, k

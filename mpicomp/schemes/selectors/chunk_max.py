@@ -36,7 +36,7 @@ class ChunkMax(Selector):
     name = "chunk-max"
     options = (Option("chunk", int, 112, "elements a chunk, one of which is sent", low=1, high=LONGEST),)
     reference = "Chen et al. 2020 (ScaleCom)"
-    finds_nonfinite = True
+    finds_nonfinite = per_span = True
     broadcasts = True
 
     def __init__(self, chunk: int) -> None:

@@ -32,7 +32,8 @@ class Threshold(Listed):
         """The smallest magnitude sent."""
         if self.lam is not None:
             return self.lam
-        k: float = self.k or max(1.0, ctx.density(self.density, 0) * ctx.n)
+        n = (ctx.all_ranks or ctx).n  # one threshold, wherever the vector is cut
+        k: float = self.k or max(1.0, ctx.density(self.density, 0) * n)
         return 0.5 * k**-0.5
 
     def select(self, u: Compensated, ctx: StepContext) -> Array:

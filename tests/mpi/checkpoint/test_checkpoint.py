@@ -281,14 +281,27 @@ def test_names_that_could_not_be_read_again_are_refused_on_every_rank(comm, fold
     assert saved.step == 1 and saved.common["model"].keys() == deepest.keys()
 
 
+def test_names_come_back_in_their_order(comm, folder):
+    """A model that is taken from a checkpoint has the layout of the saved error memories."""
+    model = {"w": np.arange(4.0), "bias": np.arange(2.0), "a/z": np.ones(2), "rate": 0.5, "a/b": np.zeros(2)}
+    checkpoint.save(comm, folder, 1, common={"model": model, "data": {}}, own={"mine": model})
+    checkpoint.save_arrays(comm, folder / "best.h5", {"model": model})
+    saved = checkpoint.load(comm, folder)
+    assert list(saved.common) == ["model", "data"]
+    for read in (saved.common["model"], saved.own["mine"], checkpoint.load_arrays(folder / "best.h5")["model"]):
+        assert list(read) == list(model)
+        assert all(np.array_equal(read[name], value) for name, value in model.items())
+
+
 def test_numbers_as_keys_are_read_as_texts(comm, folder):
     """In the order of numbers 2 comes before 10, in that of texts behind it."""
     rates = {2: 0.1, 10: 0.01}
     checkpoint.save(comm, folder, 1, common={"schedule": {"rates": rates}}, settings={"rates": rates})
     assert checkpoint.load(comm, folder).common["schedule"]["rates"] == {"2": 0.1, "10": 0.01}
-    checkpoint.save_arrays(comm, folder / "best.h5", {"schedule": {"rates": rates, "w": np.ones(2)}})
+    checkpoint.save_arrays(comm, folder / "best.h5", {"schedule": {"rates": rates, np.int64(2): np.ones(2)}})
     comm.Barrier()
-    assert checkpoint.load_arrays(folder / "best.h5")["schedule"]["rates"] == {"2": 0.1, "10": 0.01}
+    read = checkpoint.load_arrays(folder / "best.h5")["schedule"]
+    assert list(read) == ["rates", "2"] and read["rates"] == {"2": 0.1, "10": 0.01}
 
 
 @pytest.mark.parametrize("failing", ["state_dict", "check_shared"])

@@ -86,6 +86,8 @@ def test_compressed_arrays_know_nothing_of_the_others(comm, seed, text):
         for name, value in expected.items():
             assert mean[name].tobytes() == value.tobytes()
     kept, expected = both.state_dict(), alone.state_dict()
+    arrays = "b[7], w[8, 9], norm[3], v[4, 6]", "w[8, 9], v[4, 6]"
+    assert (kept.pop("arrays"), expected.pop("arrays")) == arrays
     assert kept.pop("dense/velocity").size == 10 and kept.keys() == expected.keys()
     np.testing.assert_equal(kept, expected)
 

@@ -246,6 +246,26 @@ def test_a_state_is_of_the_same_scheme_however_that_is_written(comm, seed):
     assert first.reduce(grad).tobytes() == second.reduce(grad).tobytes()
 
 
+@pytest.mark.parametrize("text", ["topk-global:k=3", "topk:k=2,memory=none,schedule=accordion,interval=2"])
+@pytest.mark.parametrize("names", ["ba", "ac", "a"])
+def test_a_state_of_other_arrays_is_refused(comm, text, names):
+    """Error memory is one vector: in another order it would be that of other arrays."""
+    arrays, others = ({name: np.arange(6.0) for name in of} for of in ("ab", names))
+    first, second, third = (mpicomp.Reducer(comm, text) for _ in range(3))
+    third.reduce(others)
+    for _ in range(3):
+        first.reduce(arrays)
+    with pytest.raises(InvalidArgument, match=r"those of the state, .*a\[6\], b\[6\], got |vectors must have 6"):
+        third.load_state_dict(first.state_dict())
+    assert third.step == 1
+    second.load_state_dict(first.state_dict())
+    second.load_state_dict(second.state_dict())
+    with pytest.raises(InvalidArgument, match=r"those of the state, |residual has 12"):
+        second.reduce(others)
+    expected, mean = first.reduce(arrays), second.reduce(arrays)
+    assert all(mean[name].tobytes() == expected[name].tobytes() for name in arrays)
+
+
 @pytest.mark.parametrize(("damage", "kind", "said"), [
     (lambda state: state.pop("step"), InvalidArgument, "state_dict, it lacks step"),
     (lambda state: state.update(step="x"), ValueError, "invalid literal"),
@@ -327,10 +347,13 @@ def test_skip_leaves_out_the_step_on_all_ranks(comm, seed, text):
     assert not reducer.stats.skipped
 
 
-def test_half_overflow_is_raised(comm):
-    reducer = mpicomp.Reducer(comm, "scalecom:chunk=2,values=float16")
-    with pytest.raises(NonFiniteGradient, match="overflowed in step 0: use values=float32"):
-        reducer.reduce(np.full(4, 1e5, np.float32))
+@pytest.mark.parametrize(("values", "gradient"), [("float16", np.float32(1e5)), ("float32", 1e39)])
+def test_overflow_of_narrow_values_is_raised_with_those_to_use(comm, values, gradient):
+    reducer = mpicomp.Reducer(comm, f"scalecom:chunk=2,values={values}")
+    with pytest.raises(NonFiniteGradient, match=f"values={values} overflowed in step 0: use values=same"):
+        reducer.reduce(np.full(4, gradient))
+    reducer = mpicomp.Reducer(comm, "scalecom:chunk=2,values=same")
+    np.testing.assert_array_equal(reducer.reduce(np.full(4, gradient)), np.array([1, 0, 1, 0]) * gradient)
 
 
 @pytest.mark.parametrize("bucket_bytes", [1024, 1 << 20])
@@ -412,6 +435,13 @@ def test_other_arrays_need_another_reducer(comm):
         reducer.reduce(np.zeros(5))
     with pytest.raises(BufferRefused, match="out must have the gradients' shapes"):
         reducer.reduce(np.zeros(4), out=np.zeros(3))
+
+
+@pytest.mark.parametrize("scheme", ["threshold", "adacomp", "induced"])
+def test_densities_that_no_selector_asks_for_are_refused(comm, scheme):
+    with pytest.raises(InvalidArgument, match="densities below 1 of single arrays need a selector"):
+        mpicomp.Reducer(comm, f"{scheme}:layers=per-tensor", densities={"a": 0.5, "b": 1.0})
+    assert mpicomp.Reducer(comm, f"{scheme}:layers=per-tensor", densities={"b": 1.0}).step == 0
 
 
 def test_statistics_count_what_was_sent(comm, seed):

@@ -14,7 +14,7 @@ from mpicomp.errors import InvalidArgument, NonFiniteGradient, RankLeft
 from mpicomp.reducer.levels import SLICE_SEED, TwoLevels
 from mpicomp.schemes.timing import PhaseTimer
 
-SMALL = {"density": "0.1", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
+SMALL = {"density": "0.1", "lam": "5", "chunk": "7", "bin": "9", "columns": "64", "row": "5", "period": "2"}
 SHAPES = {"w": (14, 5), "none": (0,), "b": (1,), "kernel": (3, 2, 2, 2), "v": (31,)}
 N = 333
 
@@ -345,6 +345,16 @@ def test_densities_hold_for_the_parts_of_an_array(nodes, seed):
     reducer = mpicomp.Reducer(nodes, on_nodes("topk:layers=per-tensor,density=0.01"), densities={"b": 1, "v": 0.99})
     mean = reducer.reduce(gradients(seed, nodes.rank, 0))
     assert np.count_nonzero(mean["b"]) == 1 and np.count_nonzero(mean["v"]) >= 29
+
+
+@pytest.mark.parametrize("name", ["threshold", "strom"])
+def test_a_threshold_by_density_is_that_of_the_whole_vector(nodes, seed, name):
+    """It is absolute: one that grew as slices shrink would send less the more ranks a node has."""
+    given = mpicomp.Reducer(nodes, on_nodes(f"{name}:density=0.1"))
+    known = mpicomp.Reducer(nodes, on_nodes(f"{name}:lam={0.5 * (0.1 * N) ** -0.5!r}"))
+    grad = vector(seed, nodes.rank, 0) / 64
+    for _ in range(3):
+        assert np.array_equal(given.reduce(grad), known.reduce(grad))
 
 
 def test_an_error_of_one_rank_is_raised_on_all(nodes, seed):

@@ -536,6 +536,7 @@ def test_arrays_that_are_left_out_keep_their_memory(comm, seed, text, workers):
     before = first.kept_of(["v", "b"])
     assert any(one.any() for one in before)
     second.reducer.load_state_dict(first.reducer.state_dict())
+    taken, again = first.reducer.state_dict(), second.reducer.state_dict()
     for one in (first, second):
         with one.reducer.leaving_out(["v", "b"]):
             if one is first:
@@ -547,17 +548,25 @@ def test_arrays_that_are_left_out_keep_their_memory(comm, seed, text, workers):
         one.step(seed, 4)
         assert not all(np.array_equal(a, b) for a, b in zip(one.kept_of(["v", "b"]), before, strict=True))
     np.testing.assert_equal(second.reducer.state_dict(), first.reducer.state_dict())
+    np.testing.assert_equal(again, taken)  # later steps do not write into a state
 
 
-def test_the_shift_of_an_array_that_is_left_out_is_not_sent(comm):
-    """Its values would take the others' places."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_shift_of_an_array_that_is_left_out_is_not_sent(comm, workers):
+    """Its values would take the others' places. It stays."""
+    def rows(values):
+        return np.tile(np.array(values, np.float32), (workers, 1)[workers == 1 :])
+
     means = []
     for shift in (0, 100):
-        reducer = mpicomp.Reducer(comm, "topk-global:memory=shifted,density=0.25")
-        reducer.set_shift({"resting": np.full(4, shift, np.float32), "live": np.zeros(4, np.float32)})
+        reducer = mpicomp.Reducer(comm, "topk-global:memory=shifted,density=0.25", workers=workers)
+        reducer.set_shift({"resting": rows([shift] * 4), "live": rows([0] * 4)})
         with reducer.leaving_out(["resting"]):
-            gradients = {"resting": np.zeros(4, np.float32), "live": np.arange(1, 5, dtype=np.float32)}
+            gradients = {"resting": rows([0] * 4), "live": rows([1, 2, 3, 4])}
             means.append([reducer.reduce(gradients)["live"].tolist() for _ in range(3)])
+        for name, kept in reducer.state_dict().items():
+            if "/shift" in name:
+                assert kept.tolist() == [shift] * 4 + [0] * 4
     assert means[0] == means[1] and means[0][0] == [0, 0, 3, 4]
 
 
