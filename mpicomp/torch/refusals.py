@@ -46,8 +46,8 @@ def check_momentum(optimizer: torch.optim.Optimizer, scheme: Scheme) -> None:
     if momentum and scheme.takes_momentum:
         option = "momentum" if "momentum" in scheme.options else "beta1"
         raise InvalidArgument(f"scheme {scheme} holds the momentum: the optimizer's must be 0, got {momentum:g}. Write "
-                              f"{scheme.name}:{option}={momentum:g} and give the optimizer none (momentum=0, or 0 as "
-                              "the first of betas), or take memory=residual")
+                              f"{scheme.replace(**{option: momentum})} and give the optimizer none (momentum=0, or 0 "
+                              "as the first of betas), or take memory=residual")
 
 
 def momentum_of(group: Mapping[str, Any]) -> float:

@@ -117,3 +117,22 @@ def test_every_variable_that_is_read_is_in_the_table():
     read = set(re.findall(r"[\"'](MPICOMP_[A-Z_]+)[\"']", "".join(sources)))
     table = set(re.findall(r"^\| `(MPICOMP_[A-Z_]+)", (ROOT / "docs" / "usage.md").read_text(), re.MULTILINE))
     assert read == table
+
+
+def short_options(command):
+    """(letter, option) of each short option of a command or of a command in its group."""
+    if isinstance(command, click.Group):
+        return {pair for child in command.commands.values() for pair in short_options(child)}
+    return {(letter, name) for option in command.params for letter in option.opts if re.fullmatch(r"-\w", letter)
+            for name in option.opts[1:2]}  # fmt: skip
+
+
+def test_the_table_of_short_options_is_right():
+    text = (ROOT / "docs" / "usage.md").read_text().partition("## Short options")[2].partition("\n## ")[0]
+    table = set()
+    for letters, options, commands in re.findall(r"^\| (`-\w`.*?) \| (`--.*?) \| (.*?) \|$", text, re.MULTILINE):
+        pairs = zip(re.findall(r"-\w", letters), re.findall(r"`(--[\w-]+)`", options), strict=True)
+        table |= {(command, *pair) for pair in pairs for command in commands.split(", ")}
+    names = root.list_commands(click.Context(root))
+    there = {(name, *pair) for name in names for pair in short_options(root.get_command(click.Context(root), name))}
+    assert {row for row in table if row[0] != "all"} == there

@@ -34,6 +34,11 @@ def test_their_number_is_right(page):
     assert {int(one or other) for one, other in counts} == {len(schemes.names())}
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_all_but_dense_are_lossy(page):
+    assert re.findall(r"(\d+)\s+\*\*lossy\*\* schemes", (ROOT / page).read_text()) == [str(len(schemes.names()) - 1)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_schemes_in_the_documentation_parse(page):
     blocks = re.findall(r"^```python\n.*?^```", page.read_text(), re.DOTALL | re.MULTILINE)

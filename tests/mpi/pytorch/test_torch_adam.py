@@ -240,8 +240,12 @@ def test_schemes_that_lose_under_adam_say_so(comm, seed, make, scheme, count):
     assert all(one.filename == __file__ and "under Adam" in str(one.message) for one in said)
 
 
-def test_adam_update_refuses_a_second_momentum(comm, seed):
+@pytest.mark.parametrize(("scheme", "advice"), [
+    ("topk:memory=adam-update", "topk:memory=adam-update,beta1=0.9"),
+    ("topk:memory=update", "topk:memory=update,momentum=0.9"),
+    ("dgc:density=0.1,momentum=0.5", "dgc:density=0.1,momentum=0.9"),
+])  # fmt: skip
+def test_a_second_momentum_is_refused_with_the_scheme_to_take(comm, seed, scheme, advice):
     model = made(seed)
-    with pytest.raises(InvalidArgument, match=r"Write topk:beta1=0.9 and give the optimizer none"):
-        DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters(), comm,
-                             "topk:memory=adam-update")  # fmt: skip
+    with pytest.raises(InvalidArgument, match=rf"Write {advice} and give the optimizer none"):
+        DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters(), comm, scheme)
