@@ -328,14 +328,14 @@ def check_lengths(comm: Comm, outputs: Tensors, inputs: Tensors) -> None:
 def exchange(comm: Comm, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor]) -> None:
     """Send tensors to ranks and receive from ranks, this one among them."""
     me = comm.rank
-    if me in outgoing and me in incoming:
-        incoming[me].detach().copy_(outgoing[me].detach().reshape(incoming[me].shape))
     leaving = {rank: as_bytes(tensor) for rank, tensor in outgoing.items() if rank != me}
     arriving = {rank: tensor for rank, tensor in incoming.items() if rank != me}
     nbytes = {rank: tensor.numel() * tensor.element_size() for rank, tensor in arriving.items()}
     like = as_bytes(next(iter((*incoming.values(), *outgoing.values()))).new_empty(0))
     received = comm.send_and_receive(leaving, nbytes, like)
     ready(like)  # the tensors that were sent may change now
+    if me in outgoing and me in incoming:
+        incoming[me].detach().copy_(outgoing[me].detach().reshape(incoming[me].shape))
     for rank, tensor in arriving.items():
         with filled(tensor) as array:
             array[...] = received[rank]

@@ -37,6 +37,12 @@ def untraced(kind: type[T]) -> type[T]:
     return kind
 
 
+def write(function: Callable[[], object]) -> None:
+    """Run a function that writes tensors, also those of inference mode: threads and callers need not be in it."""
+    with torch.inference_mode():
+        function()
+
+
 @untraced
 class Work(dist.Work):
     """A started call: ``wait`` raises its error, and its future holds the list of its output tensors.
@@ -63,7 +69,7 @@ class Work(dist.Work):
     def run(self, function: Callable[[], object]) -> None:
         """Run the call and complete this work."""
         try:
-            function()
+            write(function)
         except BaseException as error:
             self.finish(error)
         else:
@@ -200,7 +206,7 @@ class MessageWork(Work):
                     return
                 self._source = self._message.source
                 if self._land is not None:
-                    self._land()
+                    write(self._land)
             except BaseException as error:
                 self.finish(error)
             else:
@@ -292,7 +298,7 @@ class Turns:
                 torch.cuda.set_device(home.device)
                 stay_on(home)
             self._comm.wait_patiently()
-            function()
+            write(function)
             if home is not None:
                 finished(home)  # nor do the caller's wait for them
         except BaseException as caught:

@@ -143,6 +143,27 @@ def test_conjugates_are_reduced_by_value(comm, group):
         same(mine.resolve_conj(), total if comm.rank == root else total / comm.size)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_tensors_of_inference_mode(comm, inside):
+    """Calls write them inside that mode, also in the group's thread, and outside."""
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    with torch.inference_mode():
+        mean, got = torch.full((4,), comm.rank), torch.zeros(3, 2).t()
+        part, whole = torch.zeros(2), torch.ones(2 * comm.size)
+    with torch.inference_mode(inside):
+        for late in (False, True):
+            work = dist.all_reduce(mean, dist.ReduceOp.AVG, async_op=late)
+            dist.reduce_scatter_tensor(part, whole, dist.ReduceOp.AVG, async_op=late)
+            work and work.wait()
+        if comm.size > 1:
+            dist.send(torch.ones(2, 3), right)
+            dist.recv(got, left)
+            same(got, torch.ones(2, 3))
+    dist.barrier()
+    same(mean, torch.full((4,), sum(range(comm.size)) // comm.size))
+    same(part, torch.ones(2))
+
+
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_half_precision_is_summed_in_float32(comm, seed, kind):
     """A sum in half precision would lose the ones beside 2048."""
@@ -270,6 +291,21 @@ def test_scatter_and_gather_between_shapes(comm):
         dist.gather(blocks[comm.rank], gathered, root)
         for found, wanted in zip(gathered or [], blocks, strict=False):
             same(found, wanted.view(2, 2))
+
+
+@pytest.mark.parametrize("root", [0, -1])
+def test_outputs_in_the_memory_of_inputs(comm, root):
+    """What a rank keeps for itself overwrites nothing that others still get."""
+    root %= comm.size
+    rows = torch.arange(3.0 * comm.size).view(comm.size, 3)
+    for output in range(comm.size):
+        memory = rows.clone()
+        dist.scatter(memory[output], list(memory) if comm.rank == root else None, root)
+        same(memory[output], rows[comm.rank])
+        memory[output] = comm.rank
+        dist.gather(memory[output], list(memory) if comm.rank == root else None, root)
+        if comm.rank == root:
+            same(memory, torch.arange(comm.size).repeat(3, 1).t().to(memory))
 
 
 def test_coalesced(comm, seed, group):
@@ -722,7 +758,8 @@ def test_a_malformed_address(comm, monkeypatch):
 
 
 @pytest.mark.parametrize("variables, url", [
-    ({}, "env://"), ({"RANK": 0, "WORLD_SIZE": 7}, "env://"), ({"WORLD_SIZE": 7}, "env://"), ({"RANK": "abc"}, "env://"),
+    ({}, "env://"), ({"RANK": 0, "WORLD_SIZE": 7}, "env://"), ({"WORLD_SIZE": 7}, "env://"),
+    ({"RANK": "abc"}, "env://"),
     ({"none": 0}, "tcp://localhost:1?rank=0&world_size=7"),
 ])
 def test_the_environment(comm, group, variables, url, monkeypatch):
