@@ -416,7 +416,7 @@ class DiLoCo:
             state = former.state_dict()
             if state["step"]:  # else it has no memory yet
                 reducer.load_state_dict({**_of_this_rank(state), "rank": self.comm.rank, "ranks": self.comm.size})
-        self._reducers = reducers  # only now: until then the former ones keep the error memories
+        self._reducers = reducers  # the former ones keep the error memories as long as a rank may die
 
     def close(self) -> None:
         """Complete what is in flight, without its outer step; end the thread, free the communicators (collective)."""

@@ -118,7 +118,9 @@ class Reducer:
             self.scheme = Scheme.parse(scheme)
             options = self.scheme.options
             compatibility.check_arguments(workers, nonfinite, measures, str(self.scheme), options)
-            compatibility.check_densities(self._densities, str(self.scheme), options["layers"], self.scheme.parts(1))
+            if self._densities:
+                parts = self.scheme.parts(1)
+                compatibility.check_densities(self._densities, str(self.scheme), options["layers"], parts)
             compatibility.check_clock(self.scheme.chooses, comm.reproducible, str(self.scheme))
             slices = takes_slices(self.scheme, measures)
             allreduce.check_requested(algorithm)

@@ -119,7 +119,7 @@ def check_arguments(workers: int, nonfinite: str, measures: int, scheme: str, op
 
 def check_densities(densities: Mapping[str, float], scheme: str, layers: str, parts: Parts) -> None:
     """Refuse densities of single arrays that are out of range, or that no selector of the scheme asks for."""
-    if densities and layers != "per-tensor":
+    if layers != "per-tensor":
         raise InvalidArgument(f"densities of single arrays need layers=per-tensor, got {scheme}")
     for name, density in densities.items():
         if not 0 < density <= 1:

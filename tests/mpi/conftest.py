@@ -71,6 +71,17 @@ def comm():
 
 
 @pytest.fixture
+def made():
+    """Every communicator that is made during the test."""
+    from mpicomp.comm.safety import revocation
+
+    found = []
+    revocation.listen(found.append)
+    yield found
+    revocation.leave(found.append)
+
+
+@pytest.fixture
 def folder(comm):
     """One folder for all ranks, made and removed by rank 0."""
     made = tempfile.mkdtemp() if comm.rank == 0 else ""

@@ -12,7 +12,6 @@ from mpi4py import MPI
 
 from mpicomp import Comm
 from mpicomp.comm.inherited import REDUCTIONS
-from mpicomp.comm.safety import revocation
 from mpicomp.errors import BufferRefused, InvalidArgument
 
 N = 12
@@ -362,15 +361,6 @@ def test_many_communicators(world):
         comm = Comm(world)
         comm.Allreduce(MPI.IN_PLACE, np.ones(10), algorithm="ring")
         comm.Free()
-
-
-@pytest.fixture
-def made():
-    """Communicators that are made during a test."""
-    made = []
-    revocation.listen(made.append)
-    yield made
-    revocation.leave(made.append)
 
 
 def test_disconnecting_frees_the_private_side_too(world, made):

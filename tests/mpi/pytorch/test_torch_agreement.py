@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mpicomp
-from mpicomp.comm.safety import revocation
 from mpicomp.errors import Disagreement, InvalidArgument
 from mpicomp.torch import DistributedOptimizer, broadcast_optimizer_state, ddp_hook
 from mpicomp.trace import Recorder
@@ -44,15 +43,6 @@ def is_last(comm):
 def several(comm):
     if comm.size == 1:
         pytest.skip("one rank cannot disagree")
-
-
-@pytest.fixture
-def made():
-    """Every communicator that is made during the test."""
-    found = []
-    revocation.listen(found.append)
-    yield found
-    revocation.leave(found.append)
 
 
 # -- construction
