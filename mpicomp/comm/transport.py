@@ -172,11 +172,13 @@ class MpiLink:
         Logs the messages.
     on_leave : callable, optional
         Called once, when the link breaks.
-    patient : bool
-        Yield the core to others in all waits; see `wait_patiently`.
 
     Attributes
     ----------
+    patient : bool
+        True: sleep in all waits, see `wait_patiently`. Ranks may differ, in the threads that call.
+    blocks : bool
+        True until the first `wait_patiently`, on all ranks: collectives of MPI keep the core until all have come.
     broken : str or None
         The reason why no schedule can run any more.
     break_on_error : BreakOnError
@@ -188,7 +190,7 @@ class MpiLink:
     """
 
     def __init__(self, comm: MPI.Intracomm, settings: Settings, log: CallLog | None = None,
-                 on_leave: Callable[[], None] | None = None, patient: bool = False) -> None:
+                 on_leave: Callable[[], None] | None = None) -> None:
         self.comm, self.settings, self.reproducible = comm, settings, settings.reproducible
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         # owners: ranks on every node; threads: of every rank
@@ -202,7 +204,8 @@ class MpiLink:
         self.max_count = MAX_COUNT
         self.bytes_sent = self.bytes_received = self.messages = self.modelled = 0
         self.work: Iterator[None] | None = None
-        self._log, self._on_leave, self.patient = log, on_leave, patient
+        self._log, self._on_leave = log, on_leave
+        self.patient, self.blocks = False, True
         self._naps = Naps(self.check)
         self._bandwidth: float | None = None  # None: not measured yet
         self._ranks_by_node: list[list[int]] = []  # not known yet
@@ -284,7 +287,8 @@ class MpiLink:
             comm = cast("MPI.Intracomm", self.comm.Split(self.node.rank if self._crosses else MPI.UNDEFINED, self.rank))
             if self._crosses:
                 settings = self.settings._replace(reproducible=False)
-                self.known_across = MpiLink(announce(comm), settings, self._log, patient=self.patient)
+                self.known_across = MpiLink(announce(comm), settings, self._log)
+                self.known_across.patient, self.known_across.blocks = self.patient, self.blocks
                 if self.patient and not self.slow:
                     self.known_across._naps.wake_early()
         return self.known_across
@@ -322,7 +326,7 @@ class MpiLink:
         """
         if self.nodes > 1 and not self.slow and self.ranks_per_node == 1:
             self._naps.wake_early()
-        self.patient = patient
+        self.patient, self.blocks = patient, False
         if self.known_across is not None:
             self.known_across.wait_patiently(patient)
 
@@ -424,7 +428,7 @@ class MpiLink:
         Open MPI's non-blocking collectives crash on device memory: for such arrays a patient rank blocks, too.
         """
         ready(work)
-        blocking = not self.patient or device_of(work) is not None
+        blocking = self.blocks or device_of(work) is not None
         if blocking and work.size <= self.max_count:
             self.comm.Allreduce(MPI.IN_PLACE if source is None else source, work, MPI_OPS[op])
             self.count_native(work.nbytes)
@@ -434,8 +438,14 @@ class MpiLink:
             if blocking:
                 self.comm.Allreduce(own, part, MPI_OPS[op])
             else:
-                self.wait(self.comm.Iallreduce(own, part, MPI_OPS[op]))
+                self._complete(self.comm.Iallreduce(own, part, MPI_OPS[op]))
         self.count_native(work.nbytes)
+
+    def _complete(self, collective: MPI.Request) -> None:
+        """Wait for a non-blocking collective of MPI; the buffers of one that is given up are kept."""
+        with self.break_on_error:
+            self.started.append((collective, True))
+            self.wait(collective)
 
     def extremes(self, number: int, patient: bool) -> tuple[int, int]:
         """Return the least and the greatest ``number`` of all ranks, by dissemination.
@@ -463,16 +473,22 @@ class MpiLink:
     def gather_lengths(self, length: int) -> list[int]:
         """Return the ``length`` of every rank, by MPI's own all-gather: 8 bytes each."""
         self.check()
-        lengths = np.empty(self.size, np.int64)
-        self.comm.Allgather(np.array([length], np.int64), lengths)
+        mine, lengths = np.array([length], np.int64), np.empty(self.size, np.int64)
+        if self.blocks:
+            self.comm.Allgather(mine, lengths)
+        else:
+            self._complete(self.comm.Iallgather(mine, lengths))
         self.count_modelled(8 * (self.size - 1))
         return lengths.tolist()
 
     def swap_lengths(self, lengths: list[int]) -> list[int]:
         """Send ``lengths[r]`` to each rank r, by MPI's own all-to-all; return the lengths received."""
         self.check()
-        theirs = np.empty(self.size, np.int64)
-        self.comm.Alltoall(np.array(lengths, np.int64), theirs)
+        mine, theirs = np.array(lengths, np.int64), np.empty(self.size, np.int64)
+        if self.blocks:
+            self.comm.Alltoall(mine, theirs)
+        else:
+            self._complete(self.comm.Ialltoall(mine, theirs))
         self.count_modelled(8 * (self.size - 1))
         return theirs.tolist()
 

@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -97,6 +98,32 @@ def test_every_rank_raises(own, name):
             for _ in range(1000):  # a rank that waits for no other learns of it when the message has arrived
                 calls(own)[name]()
     refused_from_now_on(own)
+
+
+@pytest.mark.parametrize("call", [
+    lambda comm: comm.lengths_of_all(1),
+    lambda comm: comm.swap_lengths([0] * comm.size),
+    lambda comm: comm.allreduce_in_place(np.ones(3), "native"),
+], ids=["lengths_of_all", "swap_lengths", "native"])
+def test_a_patient_rank_leaves_a_collective_of_mpi(world, monkeypatch, call):
+    """It neither keeps the core nor waits for ever."""
+    monkeypatch.setenv("MPICOMP_CHECK", "0")
+    comm = Comm(world)
+    comm.wait_patiently()
+    call(comm)
+    comm.Barrier()  # all are out of it
+    if comm.size > 1:
+        link = comm._engine.link
+        if comm.rank == 0:
+            time.sleep(0.3)  # the others wait
+            with pytest.raises(KeyError), link.break_on_error:
+                raise KeyError("=f")
+        else:
+            with pytest.raises(RankLeft, match="rank 0 left a collective"):
+                call(comm)
+            assert len(link._abandoned) == comm.size, "reasons for the others, and what MPI may still write into"
+        refused_from_now_on(comm)
+    comm.Free()
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])

@@ -562,6 +562,16 @@ def test_another_collective_on_one_rank(comm):
     failing(call, Disagreement, "broadcast of.*Allreduce call|Allreduce call.*broadcast of")
 
 
+def test_ranks_that_wait_at_once_meet_others(comm, group):
+    """In the caller's thread and in another, whose waits leave the core, messages are the same."""
+    sent, got = torch.arange(float(comm.size)) + comm.rank, torch.empty(comm.size)
+    for turn in range(comm.size):
+        work = dist.all_to_all_single(got, sent, async_op=comm.rank != turn)
+        if work is not None:
+            work.wait()
+        same(got, torch.arange(float(comm.size)) + comm.rank)
+
+
 def reduce_scatter_of(group, op, longer):
     """Blocks of one element, but for that of rank ``longer``."""
     inputs = [torch.ones(1 + (rank == longer)) for rank in range(group.size())]
