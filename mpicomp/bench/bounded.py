@@ -12,8 +12,8 @@ from .._util.partition import pieces
 from ..comm.allreduce_call import AVG
 from ..comm.bounded_exchange import BoundedStats
 from ..comm.comm import Comm
+from ..comm.mpi_types import MPI_OPS
 from ..comm.safety.collective_errors import run_collectively
-from ..comm.transport import MPI_OPS
 from ..ops import ops_for
 from ..ops.device import ready
 from ..types import Array

@@ -13,7 +13,8 @@ from ..allreduce import LOSSY
 from ..allreduce.native import least_bytes
 from ..comm.allreduce_call import AVG
 from ..comm.comm import Comm
-from ..comm.transport import MAX_COUNT, MPI_OPS, specification
+from ..comm.mpi_types import MPI_OPS, specification
+from ..comm.transport import MAX_COUNT
 from ..errors import BufferRefused
 from ..ops import ops_for
 from ..ops.device import device_of, ready

@@ -11,7 +11,7 @@ from ..ops.node_shared import plain_nbytes
 from ..types import Array, dtype_name
 from . import nccl
 from .buffers import Buffer, Vector, array_in, check_pair, check_type, vector
-from .transport import MPI_OPS, is_in_place, numpy_dtype, op_name, raw_bytes
+from .mpi_types import MPI_OPS, is_in_place, numpy_dtype, op_name, raw_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI

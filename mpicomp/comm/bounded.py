@@ -20,7 +20,8 @@ from .collectives import Verbs
 from .engine import Engine
 from .inherited import Inherited
 from .interfaces import Recorder, Traffic
-from .transport import MpiLink, is_in_place
+from .mpi_types import is_in_place
+from .transport import MpiLink
 
 
 class BoundedCollectives(Verbs, Inherited):

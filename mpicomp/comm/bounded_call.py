@@ -16,7 +16,7 @@ from ..errors import BufferRefused, InvalidArgument
 from ..types import Array
 from .allreduce_call import AVG, place
 from .buffers import Buffer, Vector, array_in, vector
-from .transport import numpy_dtype, op_name, raw_bytes
+from .mpi_types import numpy_dtype, op_name, raw_bytes
 
 TWO_HOPS, RING = "two_hops", "ring"
 SCHEDULES = {TWO_HOPS: TwoHops, RING: Ring}  # of streams, by ``algorithm``

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from ..comm.comm import Comm
-from ..comm.transport import IN_PLACE, MPI_OPS
+from ..comm.mpi_types import IN_PLACE, MPI_OPS
 from ..errors import BufferRefused, Disagreement, InvalidArgument
 from ..ops.device import ready
 from ..types import Array

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from mpi4py import MPI
 
 from ..job import this_rank, world
-from ..transport import op_name
+from ..mpi_types import op_name
 from .call_log import KEPT, CallLog, Entry
 
 
