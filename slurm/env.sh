@@ -14,6 +14,9 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 export OMP_NUM_THREADS=$SRUN_CPUS_PER_TASK
 export OPENBLAS_NUM_THREADS=$SRUN_CPUS_PER_TASK
 
+# What srun hands on to the ranks: all that stands in this file, also after sbatch --export=NONE, which hides it.
+export SLURM_EXPORT_ENV=ALL
+
 # 4. MPI: what your site's pages recommend for its network. For example
 #export OMPI_MCA_pml=ucx                        # Open MPI on InfiniBand
 #export OMPI_MCA_btl_tcp_if_include=eth0        # Open MPI on Ethernet: which network

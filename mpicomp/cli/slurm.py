@@ -127,6 +127,9 @@ def train(mpi: str | None, arguments: tuple[str, ...], requeue: bool, **directiv
     command = ["train", *arguments] if arguments else None
     if requeue and arguments and (arguments[0] == "heat" or "--ft" in arguments):
         raise InvalidArgument(f"{' '.join(arguments)} keeps no checkpoints to resume from: give --no-requeue")
+    if requeue and any(word.split("=")[0] == "--trace" for word in arguments):  # the job's second start would meet it
+        raise InvalidArgument("a trace holds one start of a job: leave --trace out and submit with MPICOMP_TRACE=run, "
+                              "for run-0.h5, run-1.h5, ...; or give --no-requeue")  # fmt: skip
     if requeue:
         text = fill("train-requeue", directives, command, mpi)
     else:

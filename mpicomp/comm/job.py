@@ -21,11 +21,11 @@ from ..errors import InvalidArgument, RankLeft
 Intracomm: TypeAlias = MPI.Intracomm  # for signatures of other folders
 
 # (variable with the number of processes started, variable that must be set too, launcher)
+# SLURM_NTASKS is not among them: in the one process of an interactive step (salloc's shell) it is that of the job.
 LAUNCHERS = (
     ("OMPI_COMM_WORLD_SIZE", None, "Open MPI's mpirun"),
     ("PMI_SIZE", None, "an MPICH or PMI launcher"),
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "Slurm's srun"),
-    ("SLURM_NTASKS", "SLURM_STEP_ID", "Slurm's srun"),
 )
 # (variable with this process's rank, launcher): a rank above 0 is not alone, whatever else is set
 RANKS = (

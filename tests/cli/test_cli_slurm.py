@@ -114,6 +114,7 @@ case "${0##*/} $*" in
     *) echo "${0##*/} $*" >> "$TOLD"
 esac
 case ${0##*/} in
+    squeue) echo "$STATE" ;;
     sbatch) cat >> "$TOLD" ;;
     srun) exit $CODE ;;
 esac
@@ -127,7 +128,7 @@ def handed_to_slurm(folder: Path, name: str, code: int = 0, said: str = "", **va
     """
     told, programs = folder / "told", folder / "programs"
     programs.mkdir()
-    for program in ("srun", "sbatch", "scontrol"):
+    for program in ("srun", "sbatch", "scontrol", "squeue"):
         (programs / program).write_text(STUB)
         (programs / program).chmod(0o755)
     (programs / "env.sh").write_text("echo 'an env.sh on the PATH' >&2")
@@ -150,6 +151,16 @@ def test_nodes_are_lost_only_if_this_one_is_seen_to_live(tmp_path, answers):
             (folder := tmp_path / name).mkdir()
             lines = handed_to_slurm(folder, name, 3, said, PORT=port, SLURM_JOB_NODELIST="localhost,no.invalid")
             assert (lines[-1] == "scontrol requeue 7") == (answers and name == "train-requeue")
+
+
+@pytest.mark.parametrize("state", ["RUNNING:None", "COMPLETING:TimeLimit", "", "COMPLETING:None"])
+def test_a_stopped_training_is_requeued_unless_it_was_cancelled(tmp_path, state):
+    """Of an array this task alone: the number of a task can be that of the array."""
+    cancelled = state == "COMPLETING:None"
+    said = "cancelled: not back into the queue. To go on all the same: scontrol requeue 7_3" if cancelled else ""
+    array = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    lines = handed_to_slurm(tmp_path, "train-requeue", 75, said, STATE=state, **array)
+    assert [line for line in lines if "requeue" in line] == ["scontrol requeue 7_3"] * (not cancelled)
 
 
 ARRAY = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MIN": "0",
@@ -195,6 +206,13 @@ def test_training_without_checkpoints_is_not_requeued(arguments):
     with pytest.raises(InvalidArgument, match="keeps no checkpoints to resume from: give --no-requeue"):
         CliRunner().invoke(root, ["slurm", "train", "--", *arguments], catch_exceptions=False)
     assert CliRunner().invoke(root, ["slurm", "train", "--no-requeue", "--", *arguments]).exit_code == 0
+
+
+@pytest.mark.parametrize("trace", [["--trace", "run.h5"], ["--trace=run.h5"]])
+def test_a_trace_that_a_second_start_would_meet_is_refused(trace):
+    with pytest.raises(InvalidArgument, match="submit with MPICOMP_TRACE=run"):
+        CliRunner().invoke(root, ["slurm", "train", "--", "logreg", *trace], catch_exceptions=False)
+    assert " --trace" in printed("train", "--no-requeue", "--", "logreg", *trace)
 
 
 def test_the_scripts_are_installed_with_the_package(tmp_path):

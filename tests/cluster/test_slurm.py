@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def test_an_array_of_sizes_is_merged_by_a_job_that_waits_for_it(cluster, tmp_pat
     results = tmp_path / f"bench-{number}"
     assert cluster.wait(merge["JobId"])[0]["JobState"] == "COMPLETED", (results / "merge.out").read_text()
     rows = json.loads((results / "merged.json").read_text())["rows"]
+    assert [row["nbytes"] for row in rows] == sorted(row["nbytes"] for row in rows)
     launches = {(row["nbytes"], row["algorithm"]): row["launches"] for row in rows}
     assert launches == {(size, name): 1 + (size == 65536) for size in (65536, 1 << 20) for name in ("native", "ring")}
 
@@ -122,6 +124,15 @@ def test_the_launcher_of_another_mpi_is_refused_before_anything_is_written(clust
     assert "this process is rank 0 of 1, but" in said(tmp_path)
     assert "srun --mpi=pmix" in said(tmp_path)
     assert not (tmp_path / "b.json").exists()
+
+
+def test_ranks_see_what_env_sh_sets_in_a_job_that_hides_the_environment(cluster, tmp_path):
+    given = environment(cluster)
+    names = [name for name in given if name.startswith(("OMPI_", "PYTHONPATH", "MPICOMP_VENV"))]
+    lines = [f"export {name}={shlex.quote(given[name])}" for name in names]
+    (tmp_path / "env.sh").write_text("\n".join([*lines, (SCRIPTS / "env.sh").read_text()]))
+    number = submit(cluster, tmp_path, "cpu-openmpi", "info", options=["--nodes=2", "--export=NONE"])
+    assert "2 ranks on 2 nodes" in completed(cluster, number, tmp_path)
 
 
 def test_a_missing_env_file_is_named(cluster, tmp_path):
@@ -251,6 +262,36 @@ def test_a_job_whose_ranks_get_the_signal_before_they_listen_is_requeued(cluster
     assert last_document(completed(cluster, number, tmp_path))["steps"]
     (job,) = cluster.jobs(number)
     assert int(job["Restarts"]) == 1
+
+
+STOPS_AT_A_SIGNAL = """#!{python}
+import os, pathlib, signal, sys
+signals = {{signal.SIGTERM, signal.SIGUSR1}}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+if "SLURM_RESTART_COUNT" not in os.environ:
+    pathlib.Path("ready-" + os.environ["SLURM_JOB_ID"]).touch()
+    signal.sigwait(signals)
+    sys.exit(75)
+"""
+
+
+def test_one_job_of_an_array_is_requeued_and_a_cancelled_one_stays_so(cluster, tmp_path):
+    """Their command ends as a training does that has saved, and at once after a restart."""
+    (tmp_path / "mpicomp").write_text(STOPS_AT_A_SIGNAL.format(python=sys.executable))
+    (tmp_path / "mpicomp").chmod(0o755)
+    (tmp_path / "first.sh").write_text(f"source {SCRIPTS}/env.sh\nPATH={tmp_path}:$PATH\n")
+    options = {"options": ["--nodes=1", "--array=0,1"], "MPICOMP_ENV": str(tmp_path / "first.sh")}
+    number = submit(cluster, tmp_path, "train-requeue", *TRAINING, **options)
+    cluster.until(lambda: len([*tmp_path.glob("ready-*")]) == 2, "both have begun")
+    task = {job["JobId"] == number: f"{number}_{job['ArrayTaskId']}" for job in cluster.jobs(number)}
+    cluster.command("scancel", "--signal=USR1", "--batch", task[True])  # that with the array's number
+    (stopped,) = cluster.wait(task[True])
+    assert (stopped["JobState"], stopped["Restarts"]) == ("COMPLETED", "1"), said(tmp_path)
+    (other,) = cluster.jobs(task[False])
+    assert (other["JobState"], other["Restarts"]) == ("RUNNING", "0"), said(tmp_path)
+    cluster.command("scancel", task[False])
+    (other,) = cluster.wait(task[False])
+    assert (other["JobState"], other["Restarts"]) == ("CANCELLED", "0"), said(tmp_path)
 
 
 def bring_back(cluster, name):

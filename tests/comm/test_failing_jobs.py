@@ -200,7 +200,6 @@ def test_alone_by_mistake():
     [
         {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"},
         {"PMI_SIZE": "3", "PMI_RANK": "0"},
-        {"SLURM_NTASKS": "3", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"},
         {"SLURM_NTASKS": "3", "SLURM_PROCID": "2"},
         {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"},
         {"PMIX_RANK": "2"},
@@ -216,8 +215,12 @@ def test_every_launcher_s_mismatch_is_seen(environment):
     assert f"({variable}={value})" in result.stdout
 
 
-def test_no_launcher_no_mismatch():
-    ordinary = {"SLURM_NTASKS": "3", "SLURM_PROCID": "0", "PMIX_RANK": "0", "PMI_SIZE": "1", "PMI_RANK": "x"}
+INTERACTIVE = {"SLURM_NTASKS": "3", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
+
+
+@pytest.mark.parametrize("slurm", [{"SLURM_NTASKS": "3", "SLURM_PROCID": "0"}, INTERACTIVE], ids=["batch", "salloc"])
+def test_no_launcher_no_mismatch(slurm):
+    ordinary = {**slurm, "PMIX_RANK": "0", "PMI_SIZE": "1", "PMI_RANK": "x"}
     program = f"from mpi4py import MPI; import os, mpicomp; os.environ.update({ordinary}); " \
         "print(mpicomp.launcher_mismatch())"
     assert alone(program).stdout.strip() == "None"
