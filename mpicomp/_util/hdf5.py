@@ -1,19 +1,25 @@
-"""HDF5 files from elsewhere: reject contents that reach into other files, claim memory or crash HDF5.
+"""HDF5 files: written so that a full disk is one error, and those from elsewhere checked before they are read.
 
-Texts must have a fixed length. HDF5 keeps those of variable length in heaps without a checksum, and HDF5 2.0 never
-returns from a heap in which an object claims no length.
+Checks reject contents that reach into other files, claim memory or crash HDF5. Texts must have a fixed length. HDF5
+keeps those of variable length in heaps without a checksum, and HDF5 2.0 never returns from a heap in which an object
+claims no length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from ..errors import DAMAGE, CorruptFile
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _NUMBERS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID)
 _SCALES = ("DIMENSION_LIST", "REFERENCE_LIST")  # object references that HDF5's dimension scales write; never read
@@ -29,6 +35,62 @@ class Rules(NamedTuple):
     kinds: str  # of the datasets' dtypes
     filters: frozenset[int] = frozenset()
     columns: bool = True  # datasets have one dimension
+
+
+@contextmanager
+def creating(path: Path, **options: Any) -> Iterator[h5py.File]:
+    """Create an HDF5 file, which must not exist; what the file system refuses is raised when it has been closed.
+
+    HDF5 2.0 cannot close a file of many objects on a full disk: it reports every object, and the process crashes. So
+    HDF5 never hears of the failure.
+    """
+    with path.open("x+b", buffering=0) as file:
+        output = _Output(file)
+        try:
+            with h5py.File(output, "w", **options) as contents:
+                yield contents
+        finally:
+            if output.failure:
+                raise OSError(output.failure.errno, output.failure.strerror, str(path)) from None
+
+
+class _Output(io.RawIOBase):
+    """A file for HDF5 that keeps its first failure and claims that everything else was written."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self.failure: OSError | None = None
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        return self._file.readinto(buffer)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: ReadableBuffer) -> int:
+        content = memoryview(data)
+
+        def whole() -> None:
+            written = 0
+            while written < len(content):
+                written += self._file.write(content[written:])
+
+        self._attempt(whole)
+        return len(content)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._attempt(lambda: self._file.truncate(size))
+        return size or 0
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        try:
+            if self.failure is None:
+                work()
+        except OSError as error:
+            self.failure = error
 
 
 @contextmanager

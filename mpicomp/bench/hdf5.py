@@ -26,9 +26,9 @@ def build() -> str:
 
 
 def write(path: Path, document: Document) -> None:
-    """Write ``document`` to ``path``, replacing an existing file."""
+    """Write ``document`` to the new file ``path``."""
     head = {name: value for name, value in document.items() if name != "rows"}
-    with h5py.File(path, "w") as file:
+    with hdf5.creating(path) as file:
         hdf5.describe(file, {"format": head["format"], "version": head["version"]})
         file["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         table = file.create_group("bench")

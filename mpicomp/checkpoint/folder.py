@@ -1,10 +1,11 @@
 """The folder of a run's checkpoints, as rank 0 manages it: names, manifests, complete and old checkpoints.
 
 ``DIR/step-000000120/`` holds ``common.h5``, one ``rank_00000.h5`` per rank and ``manifest.json`` with the bytes and
-CRC-32 of all of them and a CRC-32 of its own. It is written as ``step-000000120.part``, renamed to
-``step-000000120.whole`` when everything is on the disk, and to its name when the checkpoints of the same or a later
-step, which belong to another course of the run, are set aside. The last two are complete; ``.whole`` counts if the
-other is absent. ``DIR/latest`` is a text file with the newest name, for people and scripts; `load` lists the folders.
+CRC-32 of all of them and a CRC-32 of its own. It is written as ``step-000000120.NUMBER.part``, a number of this save's
+own, so that the files of two jobs never mix. It is renamed to ``step-000000120.whole`` when everything is on the disk,
+and to its name when the checkpoints of the same or a later step, which belong to another course of the run, are set
+aside. The last two are complete; ``.whole`` counts if the other is absent. ``DIR/latest`` is a text file with the
+newest name, for people and scripts; `load` lists the folders.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,7 +24,7 @@ from zlib import crc32
 
 import numpy as np
 
-from .._util.atomic_files import replace, write_bytes
+from .._util.atomic_files import remove, replace, write_bytes
 from ..errors import CorruptFile, InvalidArgument, MpicompError
 
 FORMAT, VERSION = "mpicomp-checkpoint", 1
@@ -100,7 +102,7 @@ def check_folder(root: str | os.PathLike[str]) -> None:
 
 def begin(root: Path, step: int) -> Path:
     """Make the folder that the ranks write into; remove or finish the remains of a killed job."""
-    part = root / f"{name_of(step)}.part"
+    part = root / f"{name_of(step)}.{secrets.token_hex(4)}.part"
     with _made(root):
         for path in root.glob("step-[0-9]*.whole"):
             target = path.with_suffix("")
@@ -108,8 +110,10 @@ def begin(root: Path, step: int) -> Path:
                 shutil.rmtree(path)
             else:
                 path.rename(target)
-        if part.exists():
-            shutil.rmtree(part)
+        for left in root.glob("step-[0-9]*.old"):
+            remove(left)
+        for left in root.glob("step-[0-9]*.part"):  # of any step
+            _drop(left)
         part.mkdir()
     return part
 
@@ -125,9 +129,9 @@ def _made(root: Path) -> Iterator[None]:
         raise MpicompError(f"cannot write checkpoints into {root}: {reason}; choose another folder") from None
 
 
-def finish(root: Path, step: int, manifest: Manifest, keep: int) -> Path:
+def finish(root: Path, step: int, part: Path, manifest: Manifest, keep: int) -> Path:
     """Write the manifest, rename the folder and update ``latest``; then remove old checkpoints."""
-    part, target = root / f"{name_of(step)}.part", root / name_of(step)
+    target = root / name_of(step)
     whole = root / f"{target.name}.whole"
     try:
         write_manifest(part / MANIFEST, manifest)
@@ -156,12 +160,11 @@ def _set_aside(root: Path, step: int) -> None:
 
 
 def _drop(folder: Path) -> None:
-    """Remove a checkpoint; a kill in between leaves nothing with a checkpoint's name."""
+    """Remove a checkpoint, or an unfinished one; a kill in between leaves nothing with its name."""
     old = folder.with_name(f"{folder.name}.old")
-    if old.exists():
-        shutil.rmtree(old)
+    remove(old)
     folder.rename(old)
-    shutil.rmtree(old)
+    remove(old)  # which may be a link to another disk
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -215,12 +218,13 @@ def _crc(manifest: Manifest) -> int:
     return crc32(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())
 
 
-def remove_part(root: Path, step: int) -> None:
+def remove_part(part: Path) -> None:
     """Remove the folder of a save that failed."""
-    shutil.rmtree(root / f"{name_of(step)}.part", ignore_errors=True)
+    shutil.rmtree(part, ignore_errors=True)
 
 
 def check_shared(part: Path) -> None:
     """Raise MpicompError on a rank that cannot write into the folder that rank 0 made."""
     if not os.access(part, os.W_OK | os.X_OK):
-        raise MpicompError(f"this rank cannot write into {part}: checkpoints need a folder that all ranks share")
+        raise MpicompError(f"this rank cannot write into {part}: checkpoints need a folder that all ranks share, and "
+                           "that no other job saves into")

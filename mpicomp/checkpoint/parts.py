@@ -113,14 +113,15 @@ def write(path: Path, state: State) -> tuple[int, int]:
                for section, entries in state.items()}
     text = np.frombuffer(_to_json(ordered, sort_keys=False), np.uint8)
     try:
-        with h5py.File(path, "x") as file:
+        with hdf5.creating(path) as file:
             for name, array in arrays.items():
                 file.create_dataset(f"{ARRAYS}/{name}", data=array)
             file.create_dataset(VALUES, data=text)
         fsync(path)
         return checksum(path)
-    except (OSError, RuntimeError, ValueError) as error:  # h5py raises the last two for a full disk and clashing names
-        raise MpicompError(f"cannot write {path}: {' '.join(str(error).split())}") from error
+    except (OSError, RuntimeError, ValueError) as error:  # h5py raises the last two for clashing names
+        reason = isinstance(error, OSError) and error.strerror
+        raise MpicompError(f"cannot write {path}: {reason or ' '.join(str(error).split())}") from error
 
 
 def checksum(path: Path) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._util.atomic_files import write_output
 from .._version import __version__
+from ..comm.broadcast import broadcast_bytes
 from ..comm.safety.collective_errors import check_communicator, run_collectively
 from ..errors import InvalidArgument
 from . import folder
@@ -71,8 +72,8 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
     from . import parts
 
     _agree(comm, root, step, common, reducers, settings, keep)
-    run_collectively(comm, lambda: folder.begin(root, step), comm.rank == 0)
-    part = root / f"{folder.name_of(step)}.part"
+    made = run_collectively(comm, lambda: folder.begin(root, step).name, comm.rank == 0)
+    part = root / broadcast_bytes(comm, (made or "").encode()).tobytes().decode()
 
     def mine() -> dict[str, Mapping[str, object]]:
         of_reducers = {f"reducer:{name}": reducer.state_dict() for name, reducer in reducers.items()}
@@ -91,10 +92,10 @@ def _save(comm: Comm, root: Path, step: int, common: State, own: State, reducers
             workers={name: own[:, 0].tolist() for name, own in of_reducers.items()},
             places={name: places(own) for name, own in of_reducers.items()},
         )  # fmt: skip
-        run_collectively(comm, lambda: folder.finish(root, step, manifest, keep), comm.rank == 0)
+        run_collectively(comm, lambda: folder.finish(root, step, part, manifest, keep), comm.rank == 0)
     except Exception:
         if comm.rank == 0:
-            folder.remove_part(root, step)
+            folder.remove_part(part)
         raise
     return root / folder.name_of(step)
 

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from .._util.hdf5 import describe
+from .._util.hdf5 import creating, describe
 from .._util.progress import Progress, silent
 from ..errors import CorruptFile
 from . import schema, tables
@@ -51,7 +51,7 @@ class Run:
     def _write_part(self, path: Path, part: int) -> None:
         """Create one file; ``complete`` is the last thing written."""
         # Files of libver "latest" cannot be read by the HDF5 1.10 tools that clusters still have.
-        with h5py.File(path, "x", libver=("v110", "v110")) as file:
+        with creating(path, libver=("v110", "v110")) as file:
             _write_attributes(file, self.metadata, self.journals)
             ranks = self.parts[part]
             describe(file, {"part": part, "n_parts": len(self.parts), "first_rank": ranks.start,

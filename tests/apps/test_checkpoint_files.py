@@ -3,6 +3,8 @@
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -215,6 +217,46 @@ def test_killed_between_the_phases_of_a_save(tmp_path, alone, monkeypatch, where
     assert saved.step == expected and saved.notes == [] and saved.common["model"]["x"].tolist() == [expected] * 9
     checkpoint.save(alone, tmp_path, 9, common={})
     assert checkpoint.steps(tmp_path)[-1] == 9 and not list(tmp_path.glob("*9.part"))
+
+
+def test_what_killed_jobs_left_is_removed_by_the_next_save_of_any_step(tmp_path, alone):
+    (tmp_path / "step-000000007.part").mkdir()
+    (tmp_path / "step-000000003.old").mkdir()
+    checkpoint.save(alone, tmp_path, 8, common=STATE)
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name_of(8), folder.LATEST}
+
+
+def test_an_old_checkpoint_may_be_a_link_to_another_disk(tmp_path, alone):
+    """Dropped in its turn, without an error; what the link leads to is the user's."""
+    root, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    first = checkpoint.save(alone, root, 1, common=STATE)
+    first.rename(elsewhere)
+    first.symlink_to(elsewhere)
+    assert checkpoint.load(alone, root).step == 1
+    for step in (2, 3):
+        checkpoint.save(alone, root, step, common=STATE)
+    assert {path.name for path in root.iterdir()} == {folder.name_of(2), folder.name_of(3), folder.LATEST}
+    assert (elsewhere / folder.MANIFEST).exists()
+
+
+WRITER = """
+import resource, sys, pathlib, numpy, mpicomp.errors
+from mpicomp.checkpoint import parts
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+for attempt in range(3):
+    path = pathlib.Path(sys.argv[1]) / f"{attempt}.h5"
+    try:
+        parts.write(path, {"m": {f"a{i}": numpy.ones(1000) for i in range(100)}})
+    except mpicomp.errors.MpicompError as error:
+        print(error)
+"""
+
+
+def test_a_disk_that_is_full_before_the_last_array_ends_no_process(tmp_path):
+    """A limit on the size of files in place of the disk; HDF5 2.0 by itself crashes when the process ends."""
+    done = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout == "".join(f"cannot write {tmp_path}/{n}.h5: File too large\n" for n in range(3))
 
 
 def killed_before_rename(nth, work):

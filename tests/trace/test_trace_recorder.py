@@ -276,6 +276,24 @@ def test_a_full_disk_stops_the_trace_and_not_the_training(tmp_path):
     assert table["n_events"][0] == 4000 and table["n_dropped"][0] == 16_000
 
 
+def test_a_full_disk_at_the_merge_is_one_error_and_the_journals_stay(tmp_path):
+    """Many small columns, which HDF5 writes at the end; it may not crash or report each of them."""
+    code = SOLO + (
+        "import resource, sys; from mpicomp.trace import Recorder\n"
+        "r = Recorder(Solo(), sys.argv[1])\n"
+        "for i in range(50): r.metric(f'm{i}', i, i)\n"
+        "r.event('compute', 0, 1); r.flush()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))\n"
+        "try: r.close()\n"
+        "except OSError as error: print(error)\n"
+    )
+    done = in_child(code, tmp_path / "run.h5")
+    assert done.stderr == "" and done.returncode == 0
+    assert done.stdout.startswith(f"cannot write {tmp_path}/run.h5: File too large; make room there")
+    assert os.listdir(tmp_path) == ["run.h5.spool"]
+    assert recover(tmp_path / "run.h5.spool", tmp_path / "run.h5").n_events == 1
+
+
 WRITER = SOLO + (
     "import sys; from mpicomp.trace import Recorder\n"
     "r = Recorder(Solo(), sys.argv[1]); i = 0\n"

@@ -339,12 +339,30 @@ def test_a_full_disk_is_one_error_and_leaves_what_was_there(comm, folder):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
-        with pytest.raises(MpicompError, match=r"rank 0: cannot write .*step-000000002.part"):
+        with pytest.raises(MpicompError, match=r"rank 0: cannot write .*step-000000002.*\.part"):
             checkpoint.save(comm, folder, 2, common={"model": {"x": np.zeros(1 << 18)}})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     comm.Barrier()
     assert checkpoint.load(comm, folder).step == 1 and not list(folder.glob("*.part"))
+
+
+def test_a_save_that_another_job_breaks_off_is_an_error_and_its_files_never_mix(comm, folder, monkeypatch):
+    """Another job begins to save the same step when this one has made its folder."""
+    whole(comm, folder, 1)
+    others, check = [], checkpoint.folder.check_shared
+
+    def interrupted(part):
+        check(part)
+        if comm.rank == 0:
+            others.append(checkpoint.folder.begin(folder, 2))
+
+    monkeypatch.setattr(checkpoint.folder, "check_shared", interrupted)
+    with pytest.raises(MpicompError, match=r"cannot write .*step-000000002"):
+        whole(comm, folder, 2)
+    comm.Barrier()
+    assert checkpoint.steps(folder) == [1] and checkpoint.load(comm, folder).notes == []
+    assert all(other.is_dir() and not list(other.iterdir()) for other in others)
 
 
 def test_own_state_comes_back_to_its_rank(comm, folder):
