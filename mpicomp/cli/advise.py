@@ -120,9 +120,14 @@ def document(advice: Advice, model: Model, machine: Machine, compute: float, mea
         "format": "mpicomp-advice", "version": 1, "compress": advice.compress, "verdict": advice.verdict,
         "model": {"name": model.name, "elements": model.n}, "compute": compute, "machine": machines.dump(machine),
         "native": note, "left_out": advice.left_out,
-        "rows": [{**line.prediction.row(), "dense": line.dense, "break_even": break_even(line),
+        "rows": [{**line.prediction.row(), **unknown(line), "dense": line.dense, "break_even": break_even(line),
                   "published": line.published, "measured_exchange": measured.get(line.what)} for line in advice.lines],
     }
+
+
+def unknown(line: Line) -> dict[str, None]:
+    """Return None for what is not known of MPI's own all-reduce, whose schedule nobody sees."""
+    return dict.fromkeys(("local", "messages", "bytes_shared") if line.what == "native" else ())
 
 
 def break_even(line: Line) -> float | str | None:
@@ -159,8 +164,10 @@ def report(advice: Advice, model: Model, compute: float, measured: Mapping[str, 
 
 def cells(line: Line, dense: Line) -> list[str]:
     one = line.prediction
-    times = (one.step, one.overlapped, one.exchange, one.local)
+    times = [digits(1e3 * seconds) for seconds in (one.step, one.overlapped, one.exchange, one.local)]
+    sent = plan.show_size(one.bytes_sent + one.bytes_shared)
+    if line.what == "native":
+        times[-1], sent = "-", f"~{sent}"
     even = break_even(line)
     rate = "-" if even is None else f"{8 * even / 1e9:.3g} Gbit/s" if isinstance(even, float) else even
-    return [one.what, *(digits(1e3 * seconds) for seconds in times), plan.show_size(one.bytes_sent + one.bytes_shared),
-            f"{dense.prediction.step / one.step:.2f}", rate]
+    return [one.what, *times, sent, f"{dense.prediction.step / one.step:.2f}", rate]

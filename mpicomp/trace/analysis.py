@@ -9,7 +9,7 @@ import numpy as np
 
 from . import schema, tables
 from .analyses.arrivals import stragglers
-from .analyses.frame import Frame, Given, collective_kinds, mean_by_step, opened, quantities
+from .analyses.frame import Frame, Given, mean_by_step, opened, quantities
 from .analyses.over_steps import step_table
 from .tables import Result, Table
 from .totals import BYTES, Totals
@@ -120,21 +120,22 @@ def traffic(path: Given) -> Result:
 
 
 def imbalance(path: Given) -> Result:
-    """Lateness of each rank at the collectives, against the median arrival of each call."""
+    """Lateness of each rank at the kind of communication with the longest waits, as `stragglers` chooses it.
+
+    Behind that one, which waits for the late rank, all come together.
+    """
     with opened(path) as frame:
-        present = collective_kinds(frame)
-        kind = next((kind for kind in schema.COLLECTIVE_KINDS if kind in present), None)
-        found: Result = {"kind": None} if kind is None else stragglers(frame, kind)
+        found = stragglers(frame)
         if found["kind"] is None:
             return {"kind": None}
-        ranks, uncertainty = found["ranks"], frame.trace.clock_uncertainty()
+        kinds, ranks, uncertainty = found["kinds"], found["ranks"], frame.trace.clock_uncertainty()
         lateness = dict(zip(ranks["rank"].tolist(), ranks["lateness"].tolist(), strict=True))
         return {
-            "kind": kind,
+            "kind": found["kind"],
             "collectives": found["calls"],
             "lateness": [lateness.get(rank) for rank in range(frame.n_ranks)],
             "spread": found["spread"],
-            "median_wait": float(found["kinds"]["wait"][0]),
+            "median_wait": float(kinds["wait"][kinds["kind"] == found["kind"]][0]),
             "slowest_rank": max(lateness, key=lateness.__getitem__),
             "clock_uncertainty": uncertainty,
             "significant": found["spread"] > 2 * uncertainty,

@@ -189,7 +189,8 @@ def steps(result: Result) -> View:
     if table is None:  # the short form in a report
         return View(facts)
     if result["drift"] is not None:
-        change = f"{result['drift']:+.1%} from the first third to the last (noise {result['drift_noise']:.1%})"
+        change = (f"{result['drift']:+.1%} of the median step from the first third to the last "
+                  f"(noise {result['drift_noise']:.1%})")
         drift = f"the steps drift: {change}" if result["drifts"] else f"no drift beyond the noise: {change}"
         facts.append(Fact("drift", drift))
     facts.append(Fact("course", sparkline(table["duration"].tolist())))
@@ -278,7 +279,8 @@ def spikes(result: Result) -> View:
 
 _SCHEME_ROWS: Columns = (
     ("was it worth it?", "worth", str), ("steps", "steps", str), ("dense bytes", "dense", nbytes),
-    ("sent", "sent", nbytes), ("less by", "ratio", lambda x: f"{number(x)} x"), ("density", "density", number),
+    ("sent by the busiest", "sent", nbytes), ("less by", "ratio", lambda x: f"{number(x)} x" if is_known(x) else "-"),
+    ("density", "density", number),
     ("time of the step", "time", time_of), ("compressing", "compression", time_of),
     ("compressing, hidden", "hidden", time_of), ("communicating", "communication", time_of),
     ("both, without waiting", "cost", time_of), ("dense would take", "dense_time", time_of),

@@ -9,6 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from mpicomp.cli import advise as cli
 from mpicomp.cli.root import root
 from mpicomp.errors import InvalidArgument
 from mpicomp.simulate import Machine, Place, Wire, predict, program_of
@@ -87,6 +88,16 @@ def test_a_scheme_that_cannot_be_recorded_is_left_out_with_the_reason(monkeypatc
 def test_mpis_own_time_counts_where_it_was_measured():
     advice = advise(named("1M"), machine(1e9), 4, 0.01, ("scalecom",), native=1e-9)
     assert advice.best(dense=True).what == "native" and not advice.compress
+
+
+def test_of_mpis_own_no_more_is_told_than_was_measured():
+    advice = advise(named("1M"), machine(1e9), 4, 0.01, ("scalecom",), native=1e-3)
+    native = next(line for line in advice.lines if line.what == "native")
+    *_, local, sent, _, _ = cli.cells(native, native)
+    row = next(row for row in cli.document(advice, named("1M"), machine(1e9), 0.01, {}, "")["rows"]
+               if row["what"] == "native")  # fmt: skip
+    assert local == "-" and sent == "~5.722 MiB" and row["local"] is row["messages"] is None
+    assert row["bytes_sent"] == 6_000_000
 
 
 def test_published_results_all_name_their_source():

@@ -35,6 +35,15 @@ def test_steps(planted_trace):
     assert steps["median"] == 6_004.5 and steps["p99"] == pytest.approx(6_008.91)
 
 
+def test_a_drift_is_a_share_of_the_median_step():
+    """A fall from 3 ms to 1 ms is more than a median step where most last 1 ms; no step falls by more than itself."""
+    found = dict.fromkeys(("median", "p99", "max", "first"), 1e6) | {"count": 30, "drift": -2.0, "drift_noise": 0.1}
+    shown = views.steps(found | {"drifts": True, "steps": dict.fromkeys((
+        "step", "duration", "median_rank", "slowest_rank", "compute", "compression", "communication", "other"
+    ), np.ones(30))})  # fmt: skip
+    assert any("-200.0% of the median step" in fact.text for fact in shown.facts)
+
+
 def test_traffic(planted_trace):
     traffic = mpicomp.trace.traffic(planted_trace)
     assert traffic["kind"] == "exchange"
@@ -95,6 +104,20 @@ def test_imbalance(planted_trace):
     assert imbalance["kind"] == "exchange" and imbalance["collectives"] == 10
     assert imbalance["lateness"] == [0, 0, 1_000] and imbalance["slowest_rank"] == 2
     assert imbalance["spread"] == 1_000 and imbalance["significant"]
+
+
+def test_imbalance_is_sought_where_ranks_wait(plant, spool, tmp_path):
+    """A rank that computes longer comes late to the agreement, and with all others to the exchange behind it."""
+    for rank in range(3):
+        late = 500 * (rank == 1)
+        plant(rank).events(*(row for step in range(10) for row in (
+            ("agree", 2_000 * step + late, 2_000 * step + 600, step),
+            ("exchange", 2_000 * step + 700, 2_000 * step + 900, step))
+        )).done()  # fmt: skip
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    imbalance = mpicomp.trace.imbalance(tmp_path / "out.h5")
+    assert imbalance["kind"] == "agree" and imbalance["lateness"] == [0, 500, 0] and imbalance["slowest_rank"] == 1
+    assert imbalance["median_wait"] == 500 and imbalance["collectives"] == 10
 
 
 def test_no_claim_below_the_clocks_uncertainty(plant, spool, tmp_path):

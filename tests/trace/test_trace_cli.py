@@ -45,6 +45,31 @@ def test_long_facts_go_on_below_where_they_began(planted_trace):
     assert rows[at + 1].startswith(" " * 15) and max(map(len, rows[at : at + 2])) <= 60
 
 
+def test_long_names_stand_apart_from_their_texts(planted_trace):
+    with h5py.File(planted_trace, "a") as file:
+        file.attrs["environment"] = np.bytes_(json.dumps({"OMPI_COMM_WORLD_SIZE": "3"}))
+    assert "OMPI_COMM_WORLD_SIZE 3" in run("info", planted_trace).output.splitlines()
+
+
+def test_steps_to_skip_are_not_called_missing(planted_trace):
+    assert "no step after those to skip" in run("efficiency", planted_trace, "--skip", "10").output
+
+
+def test_an_open_range_of_steps_is_refused(planted_trace, tmp_path):
+    for steps in ("4:", ":4"):
+        refused = run("export", planted_trace, "--format", "csv", "-o", tmp_path / "out.csv", "--steps", steps)
+        assert refused.exit_code != 0 and "expected steps as 10:12 or 10" in refused.output
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_unknown_figures_of_a_scheme_have_no_unit(plant, spool, tmp_path):
+    """One rank sends nothing: there is no ratio."""
+    plant(0).events(("step", 0, 100, 0, 400, 0, 0)).done()
+    assert run("recover", spool, "-o", tmp_path / "out.h5").exit_code == 0
+    shown = run("codec", tmp_path / "out.h5").output
+    assert "less by" in shown and "- x" not in shown
+
+
 @pytest.mark.parametrize("command", ["info", "summary", "report", "validate"])
 def test_json(planted_trace, command):
     result = run(command, planted_trace, "--json")

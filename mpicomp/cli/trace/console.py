@@ -76,7 +76,7 @@ def show_facts(console: Console, facts: Iterable[Fact]) -> None:
         if console.is_terminal:
             lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or lines
         for head, line in zip_longest([name], lines, fillvalue=""):
-            shown = Text.assemble((f"{head:<{_NAME}}" if name or not alarm else "", "bold"), line)
+            shown = Text.assemble((f"{head:<{_NAME - 1}} " if name or not alarm else "", "bold"), line)
             if alarm:
                 shown.stylize("bold red")
             console.print(shown, soft_wrap=True)

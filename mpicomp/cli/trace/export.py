@@ -18,9 +18,9 @@ def _chosen_steps(ctx: click.Context, option: click.Parameter, text: str | None)
     """``10:12`` as (10, 12)."""
     if text is None:
         return None
-    first, _, last = text.partition(":")
+    first, colon, last = text.partition(":")
     try:
-        span = int(first), int(last or first)
+        span = int(first), int(last if colon else first)
     except ValueError:
         span = (1, 0)
     if span[0] > span[1]:

@@ -35,10 +35,10 @@ def codec(path: Given, busbw: float | None = None) -> Result:
     -------
     dict
         Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication cost
-        break_even dense_time speedup worth basis``. Medians over steps: bytes per rank; ns of the step (slowest rank),
-        of compression outside of and inside communication (slowest rank), of communication (in each phase the rank that
-        waited least). ``density`` is NaN unless ``Reducer(measures=...)`` measured it; ``worth`` is yes, no,
-        even or unknown. Needs no comparison of clocks.
+        break_even dense_time speedup worth basis``. Medians over steps: bytes of a vector; bytes sent by the rank that
+        sends most; ns of the step (slowest rank), of compression outside of and inside communication (slowest rank), of
+        communication (in each phase the rank that waited least). ``density`` is NaN unless ``Reducer(measures=...)``
+        measured it; ``worth`` is yes, no, even or unknown. Needs no comparison of clocks.
     """
     if busbw is not None and not busbw > 0:
         raise InvalidArgument(f"busbw must be a bandwidth in GB/s above 0, got {busbw}")

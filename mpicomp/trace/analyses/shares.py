@@ -138,7 +138,8 @@ def efficiency(path: Given, skip: int = 0, enclosed: bool = True) -> Result:
         first, last, n_steps = _window(frame, skip)
         ran = last > first
         if not ran.any():
-            return {"steps": 0, "reason": "no step was recorded", "clock_uncertainty": None}
+            reason = "no step after those to skip" if len(frame.steps["step"]) else "no step was recorded"
+            return {"steps": 0, "reason": reason, "clock_uncertainty": None}
         inside = _inside(frame, first, last)
         exposed = inside & frame.open_communication & ~frame.hidden(enclosed)
         whole = (last - first).astype(np.float64)
