@@ -14,7 +14,7 @@ from ..allreduce.interfaces import Scratch
 from ..allreduce.narrowed import InHalf, in_half
 from ..errors import BufferRefused
 from ..ops import ops_for
-from ..ops.device import ON_HOST, Device, at_home
+from ..ops.device import ON_HOST, Device, at_home, gpu_of
 from ..ops.protocol import Ops
 from ..types import Array
 from . import nccl
@@ -30,7 +30,7 @@ class Reduction:
         self._link = link
         self.nccl = nccl.Communicators(link.comm, link.settings.prefers_nccl)
         self._stages: dict[int, Stage] = {}
-        self.scratch: dict[tuple[object, str, str], Array] = {}  # by operations, dtype and slot
+        self.scratch: dict[tuple[object, int, str, str], Array] = {}  # by operations, GPU, dtype and slot
 
     def schedule(self, target: Vector, op: str, algorithm: str) -> str:
         """Return the schedule that runs for the requested ``algorithm``; the first use of a device is collective."""
@@ -76,7 +76,7 @@ class Reduction:
             _scale(work, factor)
             return
         ops, options = ops_for(work), {"kind": kind} if kind else {}
-        run, scratch = allreduce.get(algorithm), self.scratch_for(ops, work.dtype)
+        run, scratch = allreduce.get(algorithm), self.scratch_for(ops, work.dtype, gpu_of(work))
         with self._link.break_on_error:
             run(self._link, work, op, ops, scratch, factor, source, **options)
 
@@ -104,15 +104,15 @@ class Reduction:
         _scale(target.array, factor)
         self._link.count_native(target.array.nbytes)
 
-    def scratch_for(self, ops: Ops, like: npt.DTypeLike) -> Scratch:
-        """Return the work memory of a schedule on vectors of dtype ``like``."""
-        return partial(self._scratch, ops, like)
+    def scratch_for(self, ops: Ops, like: npt.DTypeLike, gpu: int = -1) -> Scratch:
+        """Return the work memory of a schedule on vectors of dtype ``like``, in host memory or on a ``gpu``."""
+        return partial(self._scratch, ops, like, gpu)
 
-    def _scratch(self, ops: Ops, like: npt.DTypeLike, n: int, dtype: npt.DTypeLike | None = None, slot: str = ""
-                 ) -> Array:
+    def _scratch(self, ops: Ops, like: npt.DTypeLike, gpu: int, n: int, dtype: npt.DTypeLike | None = None,
+                 slot: str = "") -> Array:  # fmt: skip
         """Return the work array of a slot, of at least ``n`` elements."""
         dtype = like if dtype is None else dtype
-        key = (ops, str(dtype), slot)
+        key = (ops, gpu, str(dtype), slot)
         array = self.scratch.get(key)
         if array is None or array.size < n:
             array = self.scratch[key] = ops.empty(n, dtype)

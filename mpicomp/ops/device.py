@@ -238,6 +238,12 @@ def at_home(arrays: object) -> AbstractContextManager[object]:
         return ON_HOST
 
 
+def gpu_of(array: object) -> int:
+    """Return the number of the GPU on which an array lies; -1 in host memory."""
+    device = device_of(array)
+    return -1 if device is None else device.home(array).id
+
+
 def stay_on(array: Any) -> None:
     """Make the device of ``array`` the current one of this thread, for good.
 

@@ -11,6 +11,7 @@ from ..comm.comm import Comm
 from ..comm.job import Intracomm
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
+from ..ops.device import ready
 from ..optim import communicating
 from ..reducer.reducer import Reducer
 from ..schemes.registry import Scheme
@@ -115,6 +116,7 @@ class _CommunicatingAdam(Uncopied, torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.exchange.step(self._gradients, self._rates)
+        ready(next(iter(self.exchange.parameters.values())))  # PyTorch's streams do not wait for CuPy's
         return loss
 
     def _rates(self) -> dict[str, float]:

@@ -179,7 +179,10 @@ def reduce_flat(comm: Comm, flat: torch.Tensor, op: str) -> None:
 
 def reduce_compared(comm: Comm, flat: torch.Tensor, op: str) -> None:
     """Reduce a contiguous tensor in place, in a call that has been compared."""
-    comm.allreduce_in_place(bits(flat), op=op, kind=HALVES.get(flat.dtype))
+    finished(flat)
+    array = bits(flat)
+    comm.allreduce_in_place(array, op=op, kind=HALVES.get(flat.dtype))
+    ready(array)  # PyTorch's streams do not wait for CuPy's, nor for NCCL's
 
 
 def bits(flat: torch.Tensor) -> Array:
@@ -343,8 +346,8 @@ def exchange(comm: Comm, outgoing: Mapping[int, torch.Tensor], incoming: Mapping
 
 def barrier(comm: Comm) -> None:
     """Wait for all ranks."""
-    comm.compare_call("barrier")
-    comm.Barrier()
+    if not comm.compare_call("barrier"):  # which waits for all
+        comm.agree("barrier")  # MPI's own would keep the core
 
 
 # -- memory
@@ -431,7 +434,7 @@ def check_dense(tensor: torch.Tensor) -> None:
         raise BufferRefused(f"mpicomp takes tensors in host or CUDA memory, got one on {tensor.device}: copy "
                             "it by cpu()")
     if tensor.is_cuda:
-        as_array(tensor.detach().reshape(-1)[:0])  # raises without CuPy
+        as_array(tensor.new_empty(0, dtype=torch.uint8))  # raises without CuPy, which lacks some dtypes
 
 
 def check_list(name: str, tensors: Tensors, size: int) -> None:

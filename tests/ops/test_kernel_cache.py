@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +80,24 @@ def test_a_folder_that_takes_no_files_is_said_once(folder):
         second = kernel_cache.binary("others", lambda: (b"other code", NAMES))
     assert [Path(path).read_bytes() for path, _ in (first, second)] == [CODE, b"other code"]
     assert first[0] != second[0] and first[1] == NAMES
+
+
+def test_nothing_is_left_in_a_full_folder(folder, monkeypatch):
+    """Every process of every job would leave some more."""
+    def full(**options):
+        file = NamedTemporaryFile(**options)  # noqa: SIM115 (the caller's block closes it)
+
+        def write(content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        file.write = write
+        return file
+
+    monkeypatch.setattr(kernel_cache, "NamedTemporaryFile", full)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        path, _ = kernel_cache.binary("kernels", lambda: (CODE, NAMES))
+    assert Path(path).read_bytes() == CODE
+    assert [one.suffix for one in folder.iterdir()] == [".lock"]
 
 
 def test_cupys_variable_for_no_files(folder, monkeypatch):

@@ -60,8 +60,13 @@ def store(path: Path, compiled: Compiled) -> Loadable:
     code, names = compiled
     for target, content in ((names_of(path), json.dumps(names).encode()), (path, code)):
         with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(target)
+            try:
+                file.write(content)
+                file.close()
+                Path(file.name).replace(target)
+            except BaseException:  # or each process would leave another file in a full folder
+                Path(file.name).unlink(missing_ok=True)
+                raise
     return str(path), names
 
 

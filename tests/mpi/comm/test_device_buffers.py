@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from fake_device import FakeArray, FakeDevice
 from mpi4py import MPI
 
 import mpicomp
-from mpicomp import Comm
+from mpicomp import Comm, ops
 from mpicomp.allreduce import LOSSY
 from mpicomp.allreduce.choice import schedule
 from mpicomp.comm import gpu_probe, inherited, job, nonblocking, staging
@@ -244,6 +245,49 @@ def test_sums_in_rank_order_of_memory_that_mpi_takes(direct, make):
     x = FakeArray(np.array([2.0**24 if own.rank == 0 else 1.0], np.float32))
     own.Allreduce(MPI.IN_PLACE, x)
     assert x.memory[0] == 2.0**24  # each 1 is rounded away; added among themselves first they would not be
+
+
+class Cards:
+    """Two GPUs, and the operations on their arrays: no kernel reaches the other GPU's memory."""
+
+    def __init__(self):
+        self.current, self.made = 0, []
+
+    def empty(self, n, dtype):
+        self.made.append((np.zeros(n, dtype), self.current))
+        return FakeArray(self.made[-1][0])
+
+    def of(self, array):
+        return next(card for memory, card in self.made if np.may_share_memory(memory, array.memory))
+
+    @contextmanager
+    def home(self, array):
+        before, self.current = self.current, self.of(array)
+        yield
+        self.current = before
+
+    def add(self, dst, src):
+        assert self.of(dst) == self.of(src)
+        dst.memory += src.memory
+
+
+def test_work_memory_is_on_the_gpu_of_the_array(direct, make, monkeypatch):
+    """Also after all ranks have changed to another GPU."""
+    own, cards = make(), Cards()
+    monkeypatch.setattr(ops, "_HOMES", {**ops._HOMES, "fake_device": cards})
+    monkeypatch.setattr(ops, "_FOUND", {})
+
+    def home(array):
+        block = cards.home(array)
+        block.id = cards.of(array)
+        return block
+
+    monkeypatch.setattr(direct, "home", home)
+    for cards.current in (0, 1):
+        x = cards.empty(100, np.float32)
+        x.memory[:] = own.rank + 1
+        own.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+        np.testing.assert_array_equal(x.memory, np.full(100, own.size * (own.size + 1) / 2, np.float32))
 
 
 @pytest.mark.parametrize("kind", [None, "float16"])

@@ -104,7 +104,9 @@ def test_every_rank_raises(own, name):
     lambda comm: comm.lengths_of_all(1),
     lambda comm: comm.swap_lengths([0] * comm.size),
     lambda comm: comm.allreduce_in_place(np.ones(3), "native"),
-], ids=["lengths_of_all", "swap_lengths", "native"])
+    lambda comm: comm.Allreduce(MPI.IN_PLACE, np.ones(3)),
+    lambda comm: comm.Allreduce(np.ones(N), np.empty(N), algorithm="native"),
+], ids=["lengths_of_all", "swap_lengths", "native", "Allreduce", "long Allreduce"])
 def test_a_patient_rank_leaves_a_collective_of_mpi(world, monkeypatch, call):
     """It neither keeps the core nor waits for ever."""
     monkeypatch.setenv("MPICOMP_CHECK", "0")

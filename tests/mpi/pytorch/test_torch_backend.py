@@ -18,7 +18,7 @@ import torch.distributed as dist  # noqa: E402
 from mpicomp.comm import point_to_point  # noqa: E402
 from mpicomp.comm.nonblocking import threads_allowed  # noqa: E402
 from mpicomp.comm.point_to_point import release_complete  # noqa: E402
-from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, MpicompError  # noqa: E402
+from mpicomp.errors import BufferRefused, Disagreement, InvalidArgument, MpicompError, RankLeft  # noqa: E402
 from mpicomp.torch.backend import create, is_asked_for, shared_store, together  # noqa: E402
 
 torch.set_num_threads(1)
@@ -570,6 +570,20 @@ def test_ranks_that_wait_at_once_meet_others(comm, group):
         if work is not None:
             work.wait()
         same(got, torch.arange(float(comm.size)) + comm.rank)
+
+
+def test_a_rank_leaves_the_others_in_a_barrier(comm, monkeypatch):
+    """MPI's own would last for ever, and keep the core."""
+    monkeypatch.setenv("MPICOMP_CHECK", "0")
+    group = dist.new_group()
+    if comm.size > 1:
+        if comm.rank == 0:
+            with pytest.raises(KeyError), group.comm._engine.link.break_on_error:
+                raise KeyError("=f")
+        else:
+            with pytest.raises(RankLeft, match="rank 0 left a collective"):
+                dist.barrier(group)
+    dist.destroy_process_group(group)
 
 
 def reduce_scatter_of(group, op, longer):

@@ -10,14 +10,14 @@ from fake_device import Home
 from torch import nn
 
 from mpicomp.ops import device as device_module
-from mpicomp.torch import DistributedOptimizer, ddp_hook
+from mpicomp.torch import DistributedOptimizer, OneBitAdam, ddp_hook
 from mpicomp.torch import tensor_collectives as collectives
 from mpicomp.torch.flat import FlatBucket
 from mpicomp.torch.works import Turns
 
 
 class OnGPU(torch.Tensor):
-    """A tensor of the host that says it is on a GPU. Conversions are queued, and the memory is other till then."""
+    """A tensor of the host that says it is on a GPU. Conversions, copies and divisions are queued."""
 
     is_cuda = True
 
@@ -30,6 +30,13 @@ class OnGPU(torch.Tensor):
 
     def copy_(self, other):
         torch.cuda.current_stream().queue(lambda: plain(self).copy_(plain(other)))
+        return self
+
+    def clone(self):
+        return torch.full(self.shape, 7.0, dtype=self.dtype).as_subclass(OnGPU).copy_(self)
+
+    def div_(self, *given, **named):
+        torch.cuda.current_stream().queue(lambda: plain(self).div_(*given, **named))
         return self
 
 
@@ -198,6 +205,9 @@ class ByNccl:
     def __getattr__(self, name):
         return getattr(self.comm, name)
 
+    def allreduce_in_place(self, x, op, kind):
+        self.queue(lambda: self.comm.allreduce_in_place(x.view(np.ndarray), op=op, kind=kind))
+
     def broadcast(self, x, root):
         self.queue(lambda: self.comm.broadcast(x.view(np.ndarray), root))
 
@@ -259,6 +269,59 @@ def test_movements_wait_for_the_streams_of_pytorch_and_of_nccl(comm, queueing):
     comm.Barrier()
     stream.synchronize()
     assert given(mine) == list(range(len(mine)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_reductions_wait_for_the_streams_of_pytorch_and_of_nccl(comm, queueing, dtype):
+    """Those that ``Comm.Allreduce`` does not do by itself: what PyTorch queues then may be on any stream."""
+    stream, by_nccl = queueing
+    size, rank, total = comm.size, comm.rank, comm.size * (comm.size + 1) / 2
+
+    def late(n):
+        tensor = torch.zeros(n, dtype=dtype).as_subclass(OnGPU)
+        stream.queue(lambda: plain(tensor).fill_(2 * rank + 2.0))
+        return tensor
+
+    def given(tensor):
+        stream.synchronize()
+        return plain(tensor).tolist()
+
+    tensors = [late(3), late(2)]
+    collectives.all_reduce(by_nccl, tensors, "SUM")
+    assert [given(one) for one in tensors] == [[2 * total] * 3, [2 * total] * 2]
+    tensor = late(3)
+    collectives.all_reduce(by_nccl, [tensor], "AVG")
+    assert given(tensor) == [size + 1.0] * 3
+    tensor = late(3)
+    collectives.reduce(by_nccl, tensor, "SUM", 0)
+    assert given(tensor) == [2 * total if rank == 0 else 2 * rank + 2.0] * 3
+    output = torch.zeros(3, dtype=dtype).as_subclass(OnGPU)
+    collectives.reduce_scatter_single(by_nccl, output, late(3 * size), "AVG")
+    assert given(output) == [size + 1.0] * 3
+
+
+def test_dtypes_that_cupy_lacks_are_moved(comm, queueing):
+    """As bytes, like any other."""
+    tensor = torch.full((3,), comm.rank + 1.0).to(torch.float8_e4m3fn).as_subclass(OnGPU)
+    collectives.broadcast(queueing[1], [tensor], comm.size - 1)
+    assert plain(tensor).float().tolist() == [comm.size] * 3
+
+
+def test_a_step_of_1_bit_adam_leaves_nothing_queued(comm, queueing, monkeypatch):
+    """The next forward pass reads the parameters on PyTorch's stream, which does not wait for CuPy's."""
+    parameter = nn.Parameter(torch.zeros(3).as_subclass(OnGPU))
+    parameter.grad = torch.ones(3).as_subclass(OnGPU)
+    optimizer = OneBitAdam([parameter], comm, broadcast=False)
+
+    def step(gradients, rates):
+        gradients()
+        (view,) = optimizer.exchange.parameters.values()
+        queueing[1].queue(lambda: view.fill(5.0))
+
+    monkeypatch.setattr(optimizer.exchange, "step", step)
+    optimizer.step()
+    assert plain(parameter).tolist() == [5.0] * 3
+    optimizer.close()
 
 
 def test_a_call_in_a_thread_waits_for_its_callers_stream(comm, streams):
