@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import DAMAGE, CorruptFile
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
+    from _typeshed import ReadableBuffer
 
 _NUMBERS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID)
 _SCALES = ("DIMENSION_LIST", "REFERENCE_LIST")  # object references that HDF5's dimension scales write; never read
@@ -44,53 +44,41 @@ def creating(path: Path, **options: Any) -> Iterator[h5py.File]:
     HDF5 2.0 cannot close a file of many objects on a full disk: it reports every object, and the process crashes. So
     HDF5 never hears of the failure.
     """
-    with path.open("x+b", buffering=0) as file:
-        output = _Output(file)
+    with _Output(str(path), "x+") as output:
         try:
             with h5py.File(output, "w", **options) as contents:
                 yield contents
-        finally:
-            if output.failure:
-                raise OSError(output.failure.errno, output.failure.strerror, str(path)) from None
+        except Exception:
+            if output.failure is None:
+                raise
+        if isinstance(output.failure, OSError):
+            raise OSError(output.failure.errno, output.failure.strerror, str(path)) from None
+        if output.failure is not None:
+            raise output.failure
 
 
-class _Output(io.RawIOBase):
-    """A file for HDF5 that keeps its first failure and claims that everything else was written."""
+class _Output(io.FileIO):
+    """A file for HDF5 that keeps its first failure, or an interrupt, and claims that everything else was written."""
 
-    def __init__(self, file: io.FileIO) -> None:
-        self._file = file
-        self.failure: OSError | None = None
-
-    def readinto(self, buffer: WriteableBuffer) -> int | None:
-        return self._file.readinto(buffer)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
+    failure: BaseException | None = None
 
     def write(self, data: ReadableBuffer) -> int:
-        content = memoryview(data)
-
-        def whole() -> None:
-            written = 0
-            while written < len(content):
-                written += self._file.write(content[written:])
-
-        self._attempt(whole)
+        content, written = memoryview(data), 0
+        while self.failure is None and written < len(content):
+            written += self._attempt(super().write, content[written:])
         return len(content)
 
     def truncate(self, size: int | None = None) -> int:
-        self._attempt(lambda: self._file.truncate(size))
+        if self.failure is None:
+            self._attempt(super().truncate, size)
         return size or 0
 
-    def _attempt(self, work: Callable[[], object]) -> None:
+    def _attempt(self, work: Callable[[Any], int], given: object) -> int:
         try:
-            if self.failure is None:
-                work()
-        except OSError as error:
+            return work(given)
+        except BaseException as error:
             self.failure = error
+            return 0
 
 
 @contextmanager

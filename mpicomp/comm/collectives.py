@@ -156,7 +156,6 @@ class Verbs(HasEngine):
         """
         engine = self._engine
         engine.link.wait_patiently(patient)
-        engine.plain.limit = -1  # the short path blocks in MPI
         if engine.levels is not None:
             engine.levels.across.wait_patiently(patient)
 

@@ -247,10 +247,10 @@ class Comm(BoundedCollectives):
             link.check()
         if target is None:
             native_allreduce(self, sendbuf, recvbuf, op)
-        elif by_mpi and link.blocks and target.device is None and target.array.size <= link.max_count:
+        elif by_mpi and target.device is None and target.array.size <= link.max_count:
             link.count_native(target.array.nbytes)
             out = MPI.IN_PLACE if source is None else source.plain()
-            native_allreduce(self, out, target.plain(), op)  # on the communicator of the short path
+            native_allreduce(self, out, target.plain(), op)
         else:
             name, factor = ("sum", 1 / link.size) if call.op == AVG else (call.op, 1.0)
             engine.reduction.run(source, target, name, schedule, factor)

@@ -394,8 +394,9 @@ class MpiLink:
 
     def _complete(self, collective: MPI.Request) -> None:
         """Wait for a non-blocking collective of MPI; the buffers of one that is given up are kept."""
+        self.started.append((collective, True))  # first: the block may raise at once
+        self._naps.begin()
         with self.break_on_error:
-            self.started.append((collective, True))
             self.wait(collective)
 
     def extremes(self, number: int, patient: bool) -> tuple[int, int]:

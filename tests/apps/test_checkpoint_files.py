@@ -259,6 +259,25 @@ def test_a_disk_that_is_full_before_the_last_array_ends_no_process(tmp_path):
     assert done.stdout == "".join(f"cannot write {tmp_path}/{n}.h5: File too large\n" for n in range(3))
 
 
+INTERRUPTED = """
+import resource, sys, pathlib, numpy
+from mpicomp._util import hdf5
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+try:
+    with hdf5.creating(pathlib.Path(sys.argv[1]) / "a.h5") as file:
+        file["x"] = numpy.ones(100_000)
+        raise KeyboardInterrupt
+except BaseException as error:
+    print(repr(error))
+"""
+
+
+def test_an_interrupt_on_a_full_disk_stays_one(tmp_path):
+    """A training goes on after an error, and would not end."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "KeyboardInterrupt()\n", "")
+
+
 def killed_before_rename(nth, work):
     """Run ``work`` in a child process that is killed before it renames for the ``nth`` time; whether it was."""
     child = os.fork()
