@@ -44,7 +44,7 @@ def creating(path: Path, **options: Any) -> Iterator[h5py.File]:
     HDF5 2.0 cannot close a file of many objects on a full disk: it reports every object, and the process crashes. So
     HDF5 never hears of the failure.
     """
-    with _Output(str(path), "x+") as output:
+    with _Output(path, "x+") as output:
         try:
             with h5py.File(output, "w", **options) as contents:
                 yield contents

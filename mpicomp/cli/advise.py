@@ -126,7 +126,7 @@ def document(advice: Advice, model: Model, machine: Machine, compute: float, mea
 
 
 def unknown(line: Line) -> dict[str, None]:
-    """Return None for what is not known of MPI's own all-reduce, whose schedule nobody sees."""
+    """Return None for what is not known of MPI's own all-reduce: its schedule is MPI's."""
     return dict.fromkeys(("local", "messages", "bytes_shared") if line.what == "native" else ())
 
 

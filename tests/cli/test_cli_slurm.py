@@ -155,7 +155,7 @@ def test_nodes_are_lost_only_if_this_one_is_seen_to_live(tmp_path, answers):
 
 @pytest.mark.parametrize("state", ["RUNNING:None", "COMPLETING:TimeLimit", "", "COMPLETING:None"])
 def test_a_stopped_training_is_requeued_unless_it_was_cancelled(tmp_path, state):
-    """Of an array this task alone: the number of a task can be that of the array."""
+    """And no other task of its array, whose number can be that of a task."""
     cancelled = state == "COMPLETING:None"
     said = "cancelled: not back into the queue. To go on all the same: scontrol requeue 7_3" if cancelled else ""
     array = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}

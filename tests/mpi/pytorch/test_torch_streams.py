@@ -301,7 +301,7 @@ def test_reductions_wait_for_the_streams_of_pytorch_and_of_nccl(comm, queueing, 
 
 
 def test_dtypes_that_cupy_lacks_are_moved(comm, queueing):
-    """As bytes, like any other."""
+    """A movement needs their bytes alone."""
     tensor = torch.full((3,), comm.rank + 1.0).to(torch.float8_e4m3fn).as_subclass(OnGPU)
     collectives.broadcast(queueing[1], [tensor], comm.size - 1)
     assert plain(tensor).float().tolist() == [comm.size] * 3
