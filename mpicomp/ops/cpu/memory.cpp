@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <list>
@@ -26,6 +27,21 @@ void* aligned(std::size_t boundary, std::size_t size) {
     void* at = nullptr;
     if (posix_memalign(&at, boundary, size)) throw std::bad_alloc();
     return at;
+}
+
+// A short block on a cache line's boundary: malloc has such sizes at hand, posix_memalign searches. What malloc gave stands
+// in front of the block.
+void* short_block(std::size_t size) {
+    void* const given = std::malloc(size + cache_line);
+    if (given == nullptr) throw std::bad_alloc();
+    const auto end = reinterpret_cast<std::uintptr_t>(given) + cache_line;
+    auto* const at = reinterpret_cast<void**>(end - end % cache_line);  // malloc's own boundary leaves room for a pointer
+    at[-1] = given;
+    return at;
+}
+
+void free_short(void* at) {
+    if (at != nullptr) std::free(static_cast<void**>(at)[-1]);
 }
 
 // Freed blocks wait for the next array of their size, the latest first. With those in use they are at most twice as many
@@ -117,13 +133,13 @@ LongMemory& long_memory() {
 KeptMemory::KeptMemory(std::size_t nbytes) {
     if (nbytes > any_size / 32) throw std::bad_alloc();
     const std::size_t size = LongMemory::size_of(nbytes);
-    at_ = size < kept_from ? aligned(cache_line, size) : long_memory().take(size);
+    at_ = size < kept_from ? short_block(size) : long_memory().take(size);
     size_ = size;
 }
 
 KeptMemory::~KeptMemory() {
     if (size_ >= kept_from) long_memory().give(at_, size_);
-    else std::free(at_);
+    else free_short(at_);
 }
 
 void bind_memory(py::module_& m) {

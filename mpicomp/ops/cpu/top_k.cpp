@@ -25,6 +25,22 @@ constexpr std::size_t line = 16;  // neighbours share a cache line, so sample th
 constexpr std::size_t lines_a_sample = 16, most_lines = 1024;
 constexpr std::size_t spare_candidates = 1 << 18;
 
+// The largest floor that at least k of n magnitudes reach, 1 <= k <= n < 2^31; or a lower one, which at most k + slack
+// reach. It is found bit by bit from the top, by counting, sixteen at a time: faster than moving them about.
+template <class B>
+KERNEL B floor_for(const B* keys, std::size_t n, std::size_t k, std::size_t slack) {
+    B floor = 0;
+    for (B bit = B{1} << (8 * sizeof(B) - 2); bit; bit >>= 1) {
+        const B higher = floor | bit;
+        B count = 0;
+        for (std::size_t i = 0; i < n; ++i) count += keys[i] >= higher;
+        const auto reached = static_cast<std::size_t>(count);
+        if (reached >= k) floor = higher;
+        if (reached >= k && reached <= k + slack) break;
+    }
+    return floor;
+}
+
 // A magnitude that more than k elements are likely to reach: three standard deviations on the safe side.
 // The sample takes up to most_lines.
 template <class U, class B>
@@ -38,8 +54,7 @@ KERNEL void guess_floor(U u, std::size_t n, std::size_t k, B* sample, B* floor) 
         const auto at = u.from(j * (n / sample_lines));
         for (std::size_t i = 0; i < line; ++i) sample[j * line + i] = magnitude(at[i]);
     }
-    std::nth_element(sample, sample + rank, sample + sample_size, std::greater<B>());
-    *floor = sample[rank];
+    *floor = floor_for(sample, sample_size, rank + 1, rank / 8);
 }
 
 constexpr int digit_bits = 16;
@@ -99,15 +114,19 @@ Cut<B> radix_select(K keys, std::size_t n, std::size_t k) {
 }
 
 template <class B>
+KERNEL void cut_among(const B* keys, std::size_t n, std::size_t k, Cut<B>* cut) {
+    cut->key = floor_for(keys, n, k, 0);
+    B above = 0;
+    for (std::size_t i = 0; i < n; ++i) above += keys[i] > cut->key;
+    cut->ties = k - static_cast<std::size_t>(above);
+}
+
+template <class B>
 Cut<B> select_among(const Buffer<B>& keys, std::size_t k) {
     if (keys.size > spare_candidates) return radix_select<B>(Keys<B>{keys.data()}, keys.size, k);
-    const Kept<B> copied(keys.size);
-    B* const copy = copied.data();
-    std::copy(keys.data(), keys.data() + keys.size, copy);
-    std::nth_element(copy, copy + (k - 1), copy + keys.size, std::greater<B>());
-    const B key = copy[k - 1];
-    const auto above = std::count_if(copy, copy + k, [key](B other) { return other > key; });
-    return {key, k - static_cast<std::size_t>(above)};
+    Cut<B> cut{0, k};
+    dispatch<cut_among<B>>(keys.data(), keys.size, k, &cut);
+    return cut;
 }
 
 // Writes the candidates that the cut admits, in order; returns how many.
