@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpicomp.errors import InvalidArgument
-from mpicomp.ops import _cpu, cpu
+from mpicomp.ops import _cpu, cpu, oracle
 from mpicomp.ops.error_bound import bounded_capacity
 
 PART = 1 << 16  # part_elements of pool.h
@@ -134,6 +134,19 @@ def test_selections(team, rng, vectors, has_memory):
             yield parts
 
     same_for_every_team(team, lambda: list(call()))
+
+
+def test_top_k_of_many_arrays(team, rng):
+    """Long ones have all threads, one after the other; short ones are dealt out."""
+    lengths = rng.permutation([0, 1, 17 * PART, 16 * PART + 1, 3 * PART, *rng.integers(1, 5000, 90)])
+    ends = np.cumsum(lengths)
+    spans = [(int(end - length), int(end)) for length, end in zip(lengths, ends, strict=True)]
+    memory, grad = rng.integers(-99, 99, (2, int(ends[-1]))).astype(np.float32)
+    counts = [int(rng.integers(0, stop - start + 1)) for start, stop in spans]
+    expected = oracle.top_k(memory, grad, spans, counts)
+    for threads in TEAMS:
+        team(threads)
+        np.testing.assert_array_equal(cpu.top_k(memory, grad, spans, counts), expected)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

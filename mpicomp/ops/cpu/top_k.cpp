@@ -9,7 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <iterator>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -26,7 +26,7 @@ constexpr std::size_t lines_a_sample = 16, most_lines = 1024;
 constexpr std::size_t spare_candidates = 1 << 18;
 
 // The largest floor that at least k of n magnitudes reach, 1 <= k <= n < 2^31; or a lower one, which at most k + slack
-// reach. It is found bit by bit from the top, by counting, sixteen at a time: faster than moving them about.
+// reach. It is found bit by bit from the top, by counting, which vectorises: faster than moving them about.
 template <class B>
 KERNEL B floor_for(const B* keys, std::size_t n, std::size_t k, std::size_t slack) {
     B floor = 0;
@@ -193,8 +193,23 @@ void top_k(U u, std::size_t n, std::size_t k, Buffer<I>* indices) {
     *indices = admitted(select_among(found.keys, k), found);
 }
 
-void require_counts(const std::vector<std::pair<std::int64_t, std::int64_t>>& spans,
-                    const std::vector<std::int64_t>& counts, std::size_t n) {
+using Spans = std::vector<std::pair<std::int64_t, std::int64_t>>;
+constexpr std::int64_t long_span = 16 * part_elements;  // enough for a team of threads
+
+// take(i) for every span i of n elements: long ones by all threads one after the other, short ones each by one of them.
+template <class F>
+void each_span(const Spans& spans, std::size_t n, F&& take) {
+    const auto is_long = [&](std::size_t i) { return spans[i].second - spans[i].first > long_span; };
+    const bool dealt = spans.size() > 1 && is_shared(n, part_elements);
+    for (std::size_t i = 0; i < spans.size(); ++i)
+        if (!dealt || is_long(i)) take(i);
+    if (!dealt) return;
+    parallel_parts(spans.size(), 1, [&](std::size_t i, std::size_t, std::size_t) {
+        if (!is_long(i)) take(i);
+    });
+}
+
+void require_counts(const Spans& spans, const std::vector<std::int64_t>& counts, std::size_t n) {
     if (spans.size() != counts.size())
         throw InvalidArgument("there must be a count for each of " + std::to_string(spans.size()) + " spans, got " +
                               std::to_string(counts.size()));
@@ -212,8 +227,7 @@ void require_counts(const std::vector<std::pair<std::int64_t, std::int64_t>>& sp
 }  // namespace
 
 void bind_top_k(py::module_& m) {
-    m.def("top_k_in_spans", [](const py::object& memory, const py::array& grad,
-                      const std::vector<std::pair<std::int64_t, std::int64_t>>& spans,
+    m.def("top_k_in_spans", [](const py::object& memory, const py::array& grad, const Spans& spans,
                       const std::vector<std::int64_t>& counts) {
         py::array result;
         visit_real(grad, "grad", [&](auto zero) {
@@ -226,8 +240,11 @@ void bind_top_k(py::module_& m) {
                 Buffer<I> all;
                 {
                     py::gil_scoped_release release;
-                    all.reserve(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0})));
-                    for (std::size_t span = 0; span < spans.size(); ++span) {
+                    std::vector<std::size_t> begins{0};
+                    std::partial_sum(counts.begin(), counts.end(), std::back_inserter(begins));
+                    all.reserve(begins.back());
+                    all.size = begins.back();
+                    each_span(spans, g.n, [&](std::size_t span) {
                         const auto [start, stop] = spans[span];
                         Buffer<I> found;
                         with_compensated(m ? m + start : nullptr, g.data + start, [&](auto u) {
@@ -236,12 +253,12 @@ void bind_top_k(py::module_& m) {
                         });
                         if (spans.size() == 1 && start == 0) {
                             all = std::move(found);
-                            break;
+                            return;
                         }
                         const I first = static_cast<I>(start);
-                        for (std::size_t j = 0; j < found.size; ++j) all.data()[all.size + j] = found.data()[j] + first;
-                        all.size += found.size;
-                    }
+                        I* const out = all.data() + begins[span];
+                        for (std::size_t j = 0; j < found.size; ++j) out[j] = found.data()[j] + first;
+                    });
                 }
                 return std::move(all).to_numpy();
             });
