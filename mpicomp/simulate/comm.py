@@ -226,6 +226,8 @@ class Script:
     tape: Tape = field(default_factory=Tape)
     calls: list[tuple[int, Call]] = field(default_factory=list)  # after so many numbers of the tape
     sums: list[np.ndarray] = field(default_factory=list)  # over all ranks, of arrays whose elements are known
+    more: int = 0  # bytes by which what an owner sends to all is longer than what it received
+    numbers: list[list[int]] = field(default_factory=list)  # of which the ranks of a node found the largest
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Script) and (self.tape.events, self.calls) == (other.tape.events, other.calls)
@@ -265,7 +267,7 @@ class RecordingComm:
 
     Other ranks are assumed to do as this one: they send equally long messages to all, and to each owner of a part of
     the vector the same as this rank. Known elements are the same on all of them. To draw the same conclusions from
-    sums, a rank may be given the ``sums`` that another one found.
+    sums, and to know messages of others where it owns nothing, a rank may be given the script of one ``like`` it.
     """
 
     log = recorder = None
@@ -273,9 +275,9 @@ class RecordingComm:
     flies = False  # a simulated all-reduce is one call
     levels: Levels | None = None  # of schemes with nodes=yes
 
-    def __init__(self, script: Script, rank: int, size: int, sums: list[np.ndarray] | None = None,
+    def __init__(self, script: Script, rank: int, size: int, like: Script | None = None,
                  one_node: bool = True, slow: bool = False) -> None:
-        self._script, self.rank, self.size, self._sums = script, rank, size, sums
+        self._script, self.rank, self.size, self._like = script, rank, size, like
         self._to_owners: list[int] | None = None
         self.one_node, self.slow = one_node, slow
 
@@ -316,7 +318,7 @@ class RecordingComm:
     def _sum(self, x: Array, op: str, factor: float) -> None:
         if isinstance(x, np.ndarray) and op == "sum":
             every = x * x.dtype.type(self.size) * x.dtype.type(factor)
-            x[:] = every if self._sums is None else self._sums[len(self._script.sums)]
+            x[:] = every if self._like is None else self._like.sums[len(self._script.sums)]
             self._script.sums.append(x.copy())
 
     def broadcast(self, x: Array, root: int) -> None:
@@ -327,7 +329,8 @@ class RecordingComm:
         self.call(Lengths())
         if self._to_owners is None:
             return [length] * self.size
-        more = length - self._to_owners[self.rank]
+        own = self._to_owners[self.rank]
+        self._script.more = more = self._like.more if self._like and not own else length - own
         return [max(1, part + more) if part else 0 for part in self._to_owners]
 
     def gather_to_all(self, x: Array, counts: list[int] | None = None) -> tuple[Array, list[int]]:

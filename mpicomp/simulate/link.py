@@ -13,7 +13,6 @@ from typing import cast
 
 import numpy as np
 
-from .._util.partition import offset
 from ..allreduce import halving_doubling
 from ..allreduce.interfaces import Scratch
 from ..allreduce.segments import SLOW
@@ -28,6 +27,7 @@ from .tape import Tape
 DOUBLING = ((16, 8 << 10), (32, 4 << 10), (64, 128), (128, 256 << 10), (256, 256 << 10), (512, 4 << 10),
             (4096, 16 << 10), (math.inf, 32 << 10))  # fmt: skip
 
+LINE = 64  # bytes of a cache line
 Request = tuple[bool, int, int]  # whether it sends, number of the message, peer of a receive
 
 
@@ -58,6 +58,13 @@ class Place:
     def slow(self, beside: int = 1) -> bool:
         """Return what a rank finds out about the network by itself, if so many on its node send at once."""
         return self.nodes > 1 and self.bandwidth / beside < SLOW
+
+
+def slice_of(n: int, itemsize: int, owners: int, place: int) -> slice:
+    """Return a node's slice of ``n`` elements at a place, as ``ops/cpu/node.cpp`` cuts them: whole cache lines."""
+    line = max(1, LINE // itemsize)
+    length = line * -(-n // (owners * line))
+    return slice(min(n, place * length), min(n, (place + 1) * length))
 
 
 def doubling_bytes(size: int) -> int:
@@ -174,5 +181,4 @@ class RecordingNode:
             work("copy", n)
 
     def slice(self, array: Array) -> slice:
-        owners = self._link.owners
-        return slice(*(offset(array.size, owners, min(part, owners)) for part in (self.rank, self.rank + 1)))
+        return slice_of(array.size, array.itemsize, self._link.owners, self.rank)

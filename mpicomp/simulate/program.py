@@ -156,8 +156,6 @@ def of_scheme(text: str | Scheme, model: Model, place: Place, algorithm: str = "
     """
     scheme = simulated(text)
     allreduce.check_name(algorithm)
-    if model.n < place.size and scheme.part_names["exchange"] == "pieces":
-        raise InvalidArgument(f"{scheme} on {place.size} ranks needs as many elements, got {model.n}")
     even = scheme
     notes: list[str] = []
     if place.size > FEW:

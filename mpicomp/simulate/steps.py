@@ -51,6 +51,7 @@ class Rehearsal:
         self.size, self._per_node = place.size, place.ranks_per_node
         self._algorithm = algorithm
         self._of_layout: dict[int, Once] = {}  # results of the first rank that ran, by slice
+        self._largest: dict[int, list[list[int]] | None] = {}  # numbers on a node, by step, where slices may differ
         self.sliced = slices(scheme, place)
         # Ranks with one script: of many ranks those of a node, all of which are taken to have the first slice.
         self.each = self._per_node if self.sliced and self.size > few else 1
@@ -61,30 +62,36 @@ class Rehearsal:
         self.passing = _passing(scheme, max(1, self.layout.n))
 
     @cached_property
-    def _first(self) -> tuple[Script, dict[str, np.ndarray]]:
-        """Rank 0's step in which thresholds and regions are estimated, and what it knows of them then, as all do."""
+    def _estimates(self) -> dict[str, np.ndarray]:
+        """State of rank 0, and of all, after the step in which thresholds and regions are estimated."""
         parts = self.scheme.parts(1)
-        script = self._run(parts, 0, 0, None)
-        return script, parts.exchange.state(ops_for(np.empty(0)))
+        self._run(parts, 0, 0, None)
+        return parts.exchange.state(ops_for(np.empty(0)))
 
     def script(self, rank: int, number: int, like: Script | None = None) -> Script:
         """Return a rank's script of a step, with the same sums over all ranks as the script ``like``."""
+        if self.sliced and self.each == 1 and number not in self._largest:
+            self._largest[number] = None  # at first every rank's own
+            first = self._script(0, number, None)
+            node = [first, *(self._script(place, number, first) for place in range(1, self._per_node))]
+            self._largest[number] = [list(map(max, zip(*every, strict=True)))
+                                     for every in zip(*(one.numbers for one in node), strict=True)]
+        return self._script(rank, number, like)
+
+    def _script(self, rank: int, number: int, like: Script | None) -> Script:
         parts = self.scheme.parts(1)
-        if parts.exchange.name == "balanced":
-            if rank == number == 0:
-                return self._first[0]
-            if number:
-                parts.exchange.load(self._first[1])
+        if parts.exchange.name == "balanced" and number:
+            parts.exchange.load(self._estimates)
         return self._run(parts, rank, number, like)
 
     def _run(self, parts: Parts, rank: int, number: int, like: Script | None) -> Script:
         """The step as a reducer does it: what a rank does alone, the agreement, what follows."""
         script, layout = Script(), self.layout
-        sums = None if like is None else like.sums
-        comm = RecordingComm(script, rank, self.size, sums, self.one_node, self.slow)
+        comm = RecordingComm(script, rank, self.size, like, self.one_node, self.slow)
         which = rank % self._per_node if self.sliced else 0
         if self.sliced:
-            comm.levels = RecordingLevels(comm, script, self._per_node, which, sums)
+            comm.levels = RecordingLevels(comm, script, self._per_node, which, like, self._largest.get(number),
+                                          alike=self.each > 1)
         levels = levels_of(comm, self.sliced)
 
         def work(kernel: str, elements: int) -> None:
@@ -101,9 +108,12 @@ class Rehearsal:
         _settle(parts, ctx, ops)
         pipeline = Pipeline(parts, levels)
         script.tape.work(STEP, 1)
+        levels.stopped(failed=False)
         prepared = pipeline.prepare(gradient, ctx)
         assert prepared is not None, "no rank fails"
-        if not pipeline.local_steps.covers(number):
+        if pipeline.local_steps.covers(number):
+            levels.stopped(failed=False)
+        else:
             comm.agree("")
         pipeline.run(prepared, ctx)
         return script

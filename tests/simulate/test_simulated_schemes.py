@@ -50,7 +50,10 @@ def test_every_scheme_runs_to_its_end(text):
         assert max(one.bytes_sent.min() for one in kinds) > 0 or size == 1
 
 
-@pytest.mark.parametrize("text", [name for name in schemes.names() if Scheme.parse(name).slices and name != "auto"])
+OF_SLICES = [name for name in schemes.names() if Scheme.parse(name).slices and name != "auto"]
+
+
+@pytest.mark.parametrize("text", OF_SLICES)
 @pytest.mark.parametrize(("size", "per_node"), [(4, 2), (12, 4)])
 def test_every_message_between_slices_finds_its_rank(text, size, per_node):
     """Slices with unlike matrices have unlike numbers of calls; in a tree ranks have unlike numbers of messages."""
@@ -58,6 +61,22 @@ def test_every_message_between_slices_finds_its_rank(text, size, per_node):
     for one in (of_slices, *of_slices.mixed):
         assert np.all(replay(one, PACE).finish > 0)
     assert "all slices are taken to be alike" in of_slices.notes
+
+
+@pytest.mark.parametrize("text", ["int8", "fp8", "natural", "stochastic-rounding", "onebit"])
+def test_ranks_without_a_piece_know_what_the_others_send(text):
+    """Whose codes have heads that are not sent for a piece without elements."""
+    short = program_of(text, Model("vector", (("vector", (2,), 0.0),)), Place(0, 3, 3))
+    assert np.all(short.bytes_sent > 0) and np.all(replay(short, PACE).finish > 0)
+
+
+@pytest.mark.parametrize("text", [*OF_SLICES, "dense:nodes=yes", "half:nodes=yes"])
+@pytest.mark.parametrize("n", [12, 17, 40])
+def test_ranks_of_a_node_do_the_same_with_what_their_slices_found(text, n):
+    """Some slices of a short vector are empty, or so short that they are sent as they are and others as lists."""
+    of_slices = program_of(text, Model("vector", (("vector", (n,), 0.0),)), Place(0, 12, 4))
+    for one in (of_slices, *of_slices.mixed):
+        assert np.all(replay(one, PACE).finish > 0)
 
 
 def test_whole_vectors_are_simulated_where_nodes_have_unequal_numbers_of_ranks():
