@@ -74,7 +74,7 @@ class Keeper:
     Raises
     ------
     RefusedOverwrite
-        On every rank: the folder holds checkpoints, and ``resume`` was not asked for.
+        On every rank: the folder holds checkpoints or a ``best.h5``, and ``resume`` was not asked for.
     MpicompError
         On every rank: nothing can be written into the folder.
     """
@@ -177,4 +177,7 @@ def _prepare(folder: Path, resume: bool) -> None:
         raise RefusedOverwrite(
             f"{folder} holds checkpoints up to step {there[-1]}: --resume to go on from them, or choose another folder"
         )
+    best = folder / BEST
+    if not resume and os.path.lexists(best):  # the first evaluation would replace it
+        raise RefusedOverwrite(f"{best} exists already: --resume to replace it, or choose another folder")
     checkpoint.check_folder(folder)

@@ -30,7 +30,8 @@ from ..errors import CorruptFile, InvalidArgument, MpicompError
 FORMAT, VERSION = "mpicomp-checkpoint", 1
 MANIFEST, COMMON, LATEST = "manifest.json", "common.h5", "latest"
 LONGEST = 1 << 28  # bytes of a manifest, which lists every rank
-_NAME = re.compile(r"step-(\d{9,})(\.whole)?")
+_NAME = re.compile(r"step-(\d{9}|[1-9]\d{9,})(\.whole)?", re.ASCII)  # what `name_of` makes: others are the user's
+_LEFT = re.compile(r"step-\d{9,}\.(([0-9a-f]{8}\.)?part|[0-9a-f]{8}\.old)", re.ASCII)  # of a save that was killed
 
 T = TypeVar("T")
 Settings: TypeAlias = dict[str, Any]  # values that JSON can hold
@@ -104,18 +105,22 @@ def begin(root: Path, step: int) -> Path:
     """Make the folder that the ranks write into; remove or finish the remains of a killed job."""
     part = root / f"{name_of(step)}.{secrets.token_hex(4)}.part"
     with _made(root):
-        for path in root.glob("step-[0-9]*.whole"):
-            target = path.with_suffix("")
-            if target.exists():  # the job was killed before it set the other course aside
-                shutil.rmtree(path)
-            else:
-                path.rename(target)
-        for left in root.glob("step-[0-9]*.old"):
-            remove(left)
-        for left in root.glob("step-[0-9]*.part"):  # of any step
-            _drop(left)
+        for path in list(root.iterdir()):
+            if _LEFT.fullmatch(path.name):  # of any step
+                remove(path) if path.suffix == ".old" else _drop(path)
+            elif (match := _NAME.fullmatch(path.name)) and match[2]:
+                _end_rename(path)
         part.mkdir()
     return part
+
+
+def _end_rename(whole: Path) -> None:
+    """Do what a job that was killed between its two renames left undone."""
+    target = whole.with_suffix("")
+    if target.exists():  # it had not yet set the other course aside
+        shutil.rmtree(whole)
+    else:
+        whole.rename(target)
 
 
 @contextmanager
@@ -160,9 +165,11 @@ def _set_aside(root: Path, step: int) -> None:
 
 
 def _drop(folder: Path) -> None:
-    """Remove a checkpoint, or an unfinished one; a kill in between leaves nothing with its name."""
-    old = folder.with_name(f"{folder.name}.old")
-    remove(old)
+    """Remove a checkpoint, or an unfinished one; a kill in between leaves nothing with its name.
+
+    The number is for `begin`, which removes no ``step-000000120.old``: a user may have made that.
+    """
+    old = folder.with_name(f"{folder.name.partition('.')[0]}.{secrets.token_hex(4)}.old")
     folder.rename(old)
     remove(old)  # which may be a link to another disk
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .redistribute import Entries
 
 
+LISTINGS = 10  # of a folder that another job saves into
+
+
 class Checkpoint:
     """A verified checkpoint, the same one on every rank.
 
@@ -51,6 +54,7 @@ class Checkpoint:
                  mine: Sections | None) -> None:  # fmt: skip
         self._comm, self._manifest, self._mine = comm, manifest, mine
         self.path, self.common = path, common
+        self._files = path.absolute()  # `restore` reads more of them, and the working folder may be another by then
         self.notes: list[str] = []
         self.step, self.settings, self.complete = manifest["step"], manifest["settings"], manifest["complete"]
         self.ranks = len(manifest["parts"])
@@ -83,7 +87,8 @@ class Checkpoint:
         Raises
         ------
         InvalidArgument
-            On every rank, which changes nothing: names, shapes or dtypes are not the saved ones.
+            On every rank, which changes nothing: names, shapes or dtypes are not the saved ones, or an array is
+            read-only.
         """
         saved = (self.own if own else self.common).get(section, {})
 
@@ -94,6 +99,8 @@ class Checkpoint:
                 raise InvalidArgument(f"{self.path} holds {section} {odd[0]} as {described.get(odd[0], 'nothing')}, "
                                       f"this run has {wanted.get(odd[0], 'nothing')}: resume with the model that was "
                                       "saved")
+            if fixed := [name for name, array in arrays.items() if _read_only(array)]:
+                raise InvalidArgument(f"{section} {fixed[0]} is read-only: give an array that can be written into")
 
         run_collectively(self._comm, check)
         from ..ops import ops_for
@@ -127,7 +134,7 @@ class Checkpoint:
         now = Keepers(rows[:, 0].tolist(), places(rows))
         if had == now and self._mine is not None:
             return self._mine[f"reducer:{name}"]
-        old = lru_cache(maxsize=2)(lambda rank: _read_part(self.path, self._manifest, rank)[f"reducer:{name}"])
+        old = lru_cache(maxsize=2)(lambda rank: _read_part(self._files, self._manifest, rank)[f"reducer:{name}"])
         if not reducer.scheme.equals(saved := old(0)["scheme"]):
             raise InvalidArgument(f"{self.path} was saved with scheme {saved}, got {reducer.scheme}: "
                                   "resume with the same")
@@ -155,21 +162,24 @@ def load(comm: Comm, root: str | os.PathLike[str], step: int | None = None) -> C
         On every rank: there is no checkpoint of ``step``.
     """
     root = Path(root)
-    there = _folders(comm, root)
-    if step is not None:
-        return _exactly(comm, root, step, there)
-    notes: list[str] = []
-    for candidate, path in reversed(there.items()):
-        try:
-            checkpoint = _open(comm, path)
-        except CorruptFile as error:
-            notes.append(f"passed over the checkpoint of step {candidate}: {error}")
-            continue
-        checkpoint.notes += notes
-        return checkpoint
-    if notes:
+    for _ in range(LISTINGS):
+        there = _folders(comm, root)
+        if step is not None and step not in there:
+            raise InvalidArgument(f"no checkpoint of step {step} in {root}; there are: "
+                                  f"{', '.join(map(str, there)) or '-'}")
+        found, damaged = _newest_whole(comm, there if step is None else {step: there[step]})
+        if not damaged or there == _folders(comm, root):  # else another job has renamed or dropped what was listed
+            break
+    if step is not None and damaged:
+        others = [one for one in there if one != step]
+        advice = f"take that of step {others[-1]}" if others else "there is no other"
+        raise CorruptFile(f"{damaged[step]}; {advice}")
+    notes = [f"passed over the checkpoint of step {one}: {error}" for one, error in damaged.items()]
+    if found is not None:
+        found.notes += notes
+    elif notes:
         raise CorruptFile(f"no checkpoint in {root} is whole: {'; '.join(notes)}")
-    return None
+    return found
 
 
 def load_arrays(path: str | os.PathLike[str]) -> Sections:
@@ -198,15 +208,15 @@ def _folders(comm: Comm, root: Path) -> dict[int, Path]:
     return {step: root / name for step, name in names}
 
 
-def _exactly(comm: Comm, root: Path, step: int, there: dict[int, Path]) -> Checkpoint:
-    if step not in there:
-        raise InvalidArgument(f"no checkpoint of step {step} in {root}; there are: {', '.join(map(str, there)) or '-'}")
-    try:
-        return _open(comm, there[step])
-    except CorruptFile as error:
-        others = [one for one in there if one != step]
-        advice = f"take that of step {others[-1]}" if others else "there is no other"
-        raise CorruptFile(f"{error}; {advice}") from None
+def _newest_whole(comm: Comm, there: dict[int, Path]) -> tuple[Checkpoint | None, dict[int, str]]:
+    """The newest checkpoint that is whole, and the errors of the newer ones by step."""
+    damaged: dict[int, str] = {}
+    for step, path in reversed(there.items()):
+        try:
+            return _open(comm, path), damaged
+        except (CorruptFile, FileNotFoundError) as error:  # the second of a file that goes while it is read
+            damaged[step] = str(error)
+    return None, damaged
 
 
 def _open(comm: Comm, path: Path) -> Checkpoint:
@@ -240,6 +250,10 @@ def _read_part(path: Path, manifest: Manifest, rank: int) -> Sections:
 
     file = path / folder.part_of(rank)
     return parts.read(parts.verified(file, *manifest["parts"][rank]), file)
+
+
+def _read_only(array: Array) -> bool:
+    return isinstance(array, np.ndarray) and not array.flags.writeable
 
 
 def _form(array: Array) -> str:

@@ -44,9 +44,10 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
     Raises
     ------
     InvalidArgument
-        For names that the file could not give back as they are, for arrays of long doubles, and of other
-        dtypes than numbers.
+        For a state without sections, for names that the file could not give back as they are, for arrays of long
+        doubles, and of other dtypes than numbers.
     """
+    _check_levels(state)
     arrays: dict[str, np.ndarray] = {}
     values: dict[str, dict[str, object]] = {}
     for section, entries in state.items():
@@ -60,6 +61,8 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
             path = f"{section}/{name}"
             if {"", ".", ".."} & set(path.split("/")):
                 raise InvalidArgument(f"no part of a saved array's name may be empty, '.' or '..', got {path!r}")
+            if "\0" in path:  # HDF5 would end the name there
+                raise InvalidArgument(f"a saved array's name may hold no NUL, got {path!r}")
             if path.count("/") > _DEEPEST:
                 raise InvalidArgument(f"a saved array's name may hold {_DEEPEST - 1} '/' at most, got {name!r}")
             arrays[path] = _on_host(cast(np.ndarray, value), path)
@@ -68,6 +71,16 @@ def split(state: State) -> tuple[dict[str, np.ndarray], dict[str, dict[str, obje
             raise InvalidArgument(f"no saved array's name may go on that of another one after a '/', got {path!r} "
                                   f"beside {above[0]!r}")
     return arrays, values
+
+
+def _check_levels(state: object) -> None:
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"a state must be a dict of sections, got {type(state).__name__}: give "
+                              '{"model": {"weight": array}}')
+    for section, entries in state.items():
+        if not isinstance(section, str) or not isinstance(entries, Mapping):
+            raise InvalidArgument("a state must be a dict of sections with texts as names, each a dict, got "
+                                  f"{section!r}: {type(entries).__name__}: give {{'model': {{'weight': array}}}}")
 
 
 def _on_host(value: Array, name: str) -> np.ndarray:

@@ -105,16 +105,21 @@ def _agree(comm: Comm, root: Path, step: int, common: State, reducers: Mapping[s
     """Raise on every rank, before anything is written, if the ranks do not save the same state."""
     from . import parts
 
-    digest = None
+    digest = names = None
     error: Exception | None = None
     try:
-        if step < 0 or keep < 1:
-            raise InvalidArgument(f"step must be at least 0 and keep at least 1, got {step} and {keep}")
+        whole = isinstance(step, int | np.integer) and isinstance(keep, int | np.integer)
+        if not whole or step < 0 or keep < 1:
+            raise InvalidArgument("step must be a whole number of at least 0 and keep one of at least 1, got "
+                                  f"{step!r} and {keep!r}")
+        if not isinstance(reducers, Mapping):
+            raise InvalidArgument(f"reducers must be a dict, got {type(reducers).__name__}: give "
+                                  '{"reducer": reducer}')
         folder.plain(settings)
-        digest = parts.digest(common)
+        digest, names = parts.digest(common), list(reducers)
     except Exception as caught:  # of any class: the other ranks wait for the verdict
         error = caught
-    comm.agree(f"save step {step} to {root}, common state {digest}, reducers {list(reducers)}, keep={keep}", error)
+    comm.agree(f"save step {step} to {root}, common state {digest}, reducers {names}, keep={keep}", error)
 
 
 def save_arrays(comm: Comm, path: str | os.PathLike[str], state: State) -> None:

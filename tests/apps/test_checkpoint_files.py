@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+import mpicomp
 from mpicomp import checkpoint
 from mpicomp.checkpoint import folder, parts
 from mpicomp.checkpoint.redistribute import Keepers, redistribute, sources
@@ -55,6 +56,8 @@ def test_what_is_written_is_read(tmp_path):
         ({"x": np.array(["text"])}, "must be an array of numbers"),
         ({"x": np.ones(2, np.longdouble)}, "unused bytes differ between ranks: convert it to float64"),
         ({"x": object()}, "holds arrays, numbers, texts"),
+        ({"x\0y": np.zeros(1)}, "may hold no NUL"),
+        (np.zeros(1), "dict of sections.* got 'm': ndarray"),
     ],
 )
 def test_what_cannot_be_saved_is_refused(tmp_path, entries, text):
@@ -220,10 +223,84 @@ def test_killed_between_the_phases_of_a_save(tmp_path, alone, monkeypatch, where
 
 
 def test_what_killed_jobs_left_is_removed_by_the_next_save_of_any_step(tmp_path, alone):
-    (tmp_path / "step-000000007.part").mkdir()
-    (tmp_path / "step-000000003.old").mkdir()
+    for left in ("step-000000007.part", "step-000000006.0123abcd.part", "step-000000003.0123abcd.old"):
+        (tmp_path / left).mkdir()
     checkpoint.save(alone, tmp_path, 8, common=STATE)
     assert {path.name for path in tmp_path.iterdir()} == {folder.name_of(8), folder.LATEST}
+
+
+def test_what_a_user_keeps_beside_the_checkpoints_stays(tmp_path, alone):
+    """Names that look alike: a checkpoint put by, a download that goes on, a folder that is no checkpoint."""
+    kept = {"step-000000001.old", "step-000000001.tar.part", "step-000000001.tar.whole", "step-0000000001", "step-7"}
+    for name in kept:
+        (tmp_path / name).mkdir()
+    for step in (1, 2, 3):
+        checkpoint.save(alone, tmp_path, step, common=STATE)
+    assert checkpoint.steps(tmp_path) == [2, 3] and checkpoint.load(alone, tmp_path).notes == []
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, folder.name_of(2), folder.name_of(3), folder.LATEST}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [({"step": 5.0}, "step must be a whole number of at least 0 .* got 5.0 and 2"),
+     ({"keep": float("inf")}, "keep one of at least 1, got 1 and inf"), ({"keep": 0}, "got 1 and 0"),
+     ({"reducers": "topk"}, "reducers must be a dict, got str"), ({"common": None}, "dict of sections, got NoneType"),
+     ({"own": {"x": 3}}, "dict of sections.* got 'own:x': int")],
+)  # fmt: skip
+def test_arguments_that_cannot_be_are_refused_and_nothing_is_written(tmp_path, alone, given, text):
+    with pytest.raises(InvalidArgument, match=text):
+        checkpoint.save(alone, tmp_path, **{"step": 1, "common": STATE, **given})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loaded_checkpoint_is_restored_from_another_working_folder(tmp_path, alone, monkeypatch):
+    """Files of other ranks and workers are read only then."""
+    saver = mpicomp.Reducer(alone, "topk:k=1", workers=2)
+    saver.reduce(np.ones((2, 9), np.float32))
+    checkpoint.save(alone, tmp_path / "run", 1, common=STATE, reducers={"reducer": saver})
+    monkeypatch.chdir(tmp_path)
+    saved = checkpoint.load(alone, "run")
+    monkeypatch.chdir("/")
+    saved.restore(again := mpicomp.Reducer(alone, "topk:k=1", workers=1))
+    assert again.state_dict()["memory/0/residual"].sum() == 16
+
+
+@pytest.mark.parametrize("step", [None, 1], ids=["newest", "step"])
+def test_a_checkpoint_that_is_renamed_while_it_is_read(tmp_path, alone, monkeypatch, step):
+    """By another job that has just saved it: it is whole under either name."""
+    path = checkpoint.save(alone, tmp_path, 1, common=STATE)
+    meanwhile(monkeypatch, lambda: whole.rename(path))
+    whole = path.rename(f"{path}.whole")
+    saved = checkpoint.load(alone, tmp_path, step)
+    assert saved.path == path and saved.notes == []
+
+
+def test_a_checkpoint_that_is_dropped_while_it_is_read(tmp_path, alone, monkeypatch):
+    """By another job that saves: its newest is read, and none is called damaged."""
+    checkpoint.save(alone, tmp_path, 1, common=STATE)
+    meanwhile(monkeypatch, lambda: [checkpoint.save(alone, tmp_path, step, common=STATE) for step in (2, 3)])
+    saved = checkpoint.load(alone, tmp_path)
+    assert saved.step == 3 and saved.notes == []
+
+
+def meanwhile(monkeypatch, work):
+    """Do it once, just before the next manifest is read."""
+    read = folder.read_manifest
+
+    def first(path):
+        monkeypatch.setattr(folder, "read_manifest", read)
+        work()
+        return read(path)
+
+    monkeypatch.setattr(folder, "read_manifest", first)
+
+
+def test_arrays_that_cannot_be_filled_are_refused_before_any_is(tmp_path, alone):
+    checkpoint.save(alone, tmp_path, 1, common={"model": {"x": np.ones(3), "y": np.ones(3)}})
+    arrays = {"x": np.zeros(3), "y": np.broadcast_to(0.0, 3)}
+    with pytest.raises(InvalidArgument, match="model y is read-only"):
+        checkpoint.load(alone, tmp_path).fill("model", arrays)
+    assert not arrays["x"].any()
 
 
 def test_an_old_checkpoint_may_be_a_link_to_another_disk(tmp_path, alone):

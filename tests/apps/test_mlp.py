@@ -227,6 +227,15 @@ def test_the_folder_of_checkpoints(alone, tmp_path):
             Keeper(alone, **arguments)
 
 
+def test_a_best_model_is_not_replaced_without_resume(alone, tmp_path):
+    """It may be of a run that was killed before its first checkpoint, or whose checkpoints were removed."""
+    Keeper(alone, tmp_path).best(1, {"x": np.ones(1)})
+    with pytest.raises(RefusedOverwrite, match=r"best\.h5 exists already: --resume to replace it"):
+        Keeper(alone, tmp_path)
+    assert checkpoint.load_arrays(tmp_path / "best.h5")["about"]["step"] == 1
+    Keeper(alone, tmp_path, resume=True)
+
+
 def test_a_folder_that_cannot_be_written_is_told_before_the_training(alone, tmp_path):
     """Not at its end, when hours of work would be lost."""
     (tmp_path / "file").write_text("mine")
