@@ -144,7 +144,8 @@ class CommunicatingAdam(Optimizer):
 
     def _root(self, s: Array, updates: int, floor: float) -> Array:
         """Return the divisor of a momentum after so many ``updates`` of s."""
-        return (s.clip(floor * s.mean(), None) / (1 - self.settings["beta2"] ** updates)) ** 0.5 + self.settings["eps"]
+        least = floor * s.mean() if s.size else 0.0  # NumPy warns of the mean of an empty array
+        return (s.clip(least, None) / (1 - self.settings["beta2"] ** updates)) ** 0.5 + self.settings["eps"]
 
     def _corrected(self, rate: float) -> float:
         """A learning rate with the bias correction of this step's momentum."""

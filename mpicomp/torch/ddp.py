@@ -89,6 +89,7 @@ class DDPHook:
         self._step, self._first_buckets = 0, dict[int, list[torch.nn.Parameter]]()
         self._lanes = lanes
         self._pending: list[Pending] = []
+        self._refused: Exception | None = None  # why a bucket of this step could not be taken
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations but its own
@@ -97,8 +98,9 @@ class DDPHook:
             self._take(bucket.index(), arrival)
         except Exception as caught:
             error = caught
+            self._refused = self._refused or error
         if bucket.is_last():
-            error = self._end_step(error)
+            error = self._end_step(self._refused)
             self._settle()
         arrival.done(error)
         return arrival.future
@@ -106,6 +108,7 @@ class DDPHook:
     def _take(self, index: int, arrival: Arrival) -> None:
         """Start the groups that now have all their gradients, in the same order on all ranks."""
         if index == 0:  # also after a backward that failed half way
+            self._refused = None
             for group in self._groups:
                 group.begin()
         for group, count in self._groups_in(index, arrival.parameters).items():
@@ -113,16 +116,15 @@ class DDPHook:
                 self._start(group)
 
     def _end_step(self, error: Exception | None) -> Exception | None:
-        """End the step of groups that lack gradients; return the first error."""
+        """End the step of groups that lack gradients, on the other ranks as well; return the first error."""
         self._step += 1
         late = [group for group in self._groups if group.missing]
         if late and error is None:
             names = ", ".join(name for group in late for name in group.names)
             error = InvalidArgument(f"DDP's buckets must bring all parameters of earlier steps, some of {names} are "
                                     "missing: make another hook after a change to the model")
-        for group in late:
-            for arrival in group.arrivals:
-                arrival.done(error)
+        for group in late:  # the ranks that have all gradients wait for it
+            self._start(group, error)
         return error
 
     def _settle(self) -> None:
@@ -131,12 +133,12 @@ class DDPHook:
             pending.Wait()  # raises nothing: errors are the arrivals'
         self._pending = []
 
-    def _start(self, group: Group) -> None:
+    def _start(self, group: Group, error: Exception | None = None) -> None:
+        """Average a group's gradients; with an ``error`` raise it on all ranks instead."""
         if self._lanes.threaded:
-            lane = self._lane(group, group.arrivals[0].flat)
-            self._pending.append(self._lanes.start(lane, self._answer, group, group.arrivals))
+            self._pending.append(self._lanes.start(self._lane(group), self._answer, group, group.arrivals, error))
         else:
-            self._answer(group, group.arrivals)
+            self._answer(group, group.arrivals, error)
 
     def _groups_in(self, index: int, parameters: list[torch.nn.Parameter]) -> dict[Group, int]:
         """Count a bucket's parameters by group; parameters that have none form a new one."""
@@ -166,14 +168,16 @@ class DDPHook:
         names = [self._names.get(parameter, f"bucket {number} gradient {i}") for i, parameter in enumerate(parameters)]
         return Group(number, parameters, names, dense)
 
-    def _lane(self, group: Group, gradients: torch.Tensor) -> int:
-        """Lane of a group; the first if gradients are on a GPU."""
-        return 0 if gradients.is_cuda else self._lanes.of(group.number)
+    def _lane(self, group: Group) -> int:
+        """Lane of a group; the first if its gradients are on a GPU."""
+        return 0 if group.parameters[0].is_cuda else self._lanes.of(group.number)
 
-    def _answer(self, group: Group, arrivals: list[Arrival]) -> None:
+    def _answer(self, group: Group, arrivals: list[Arrival], error: Exception | None) -> None:
         """Average the gradients of a group where they lie."""
-        error = None
         try:
+            if error is not None:
+                self._reducer(group).reduce(Refused(error))
+                raise error  # which a step without a message keeps to itself
             self._average(group, arrivals)
         except Exception as caught:
             error = caught
@@ -186,7 +190,7 @@ class DDPHook:
             torch.cuda.set_device(flat.device)  # a new thread's is GPU 0; see `device.stay_on`
         for arrival in arrivals:
             arrival.wait()
-        reducer = self._reducer(group, flat)
+        reducer = self._reducer(group)
         try:
             check_gradients(group, flat)
             in_place = (same(arrivals[0].parameters, group.parameters) and flat.dtype == COMPUTE[flat.dtype]
@@ -208,18 +212,18 @@ class DDPHook:
         views = {parameter: view for arrival in arrivals for parameter, view in arrival.gradients().items()}
         return [views[parameter] for parameter in group.parameters]
 
-    def _reducer(self, group: Group, gradients: torch.Tensor) -> Reducer:
+    def _reducer(self, group: Group) -> Reducer:
         if group.dense:
-            comm = self._lanes.comms[self._lane(group, gradients)]
+            comm = self._lanes.comms[self._lane(group)]
             return Reducer(comm, "dense", nonfinite=self._options.get("nonfinite", "raise"))
         if group.number not in self.reducers:
-            self.reducers[group.number] = self._made_reducer(group, gradients)
+            self.reducers[group.number] = self._made_reducer(group)
         return self.reducers[group.number]
 
-    def _made_reducer(self, group: Group, gradients: torch.Tensor) -> Reducer:
+    def _made_reducer(self, group: Group) -> Reducer:
         seed = self.scheme.options["seed"] + SEED_STEP * group.number
         scheme = self.scheme.replace(seed=seed) if group.number else self.scheme
-        return Reducer(self._lanes.comms[self._lane(group, gradients)], scheme, **self._options)
+        return Reducer(self._lanes.comms[self._lane(group)], scheme, **self._options)
 
     # -- state
 
@@ -258,7 +262,7 @@ class DDPHook:
         comm.agree(f"a state of ddp_hook of {[group.names for group in groups]}")
         reducers = {}
         for group, state in zip(groups, states, strict=True):
-            reducers[group.number] = self._made_reducer(group, group.parameters[0])
+            reducers[group.number] = self._made_reducer(group)
             reducers[group.number].load_state_dict(state)
         self._groups, self.reducers = groups, reducers
         self._group_of = {parameter: group for group in groups for parameter in group.parameters}

@@ -353,3 +353,13 @@ def test_small_second_moments_do_not_make_long_steps(comm, seed, kind, options):
         g[:3] *= 1e-6 if step < options["warmup"] else 1
         optimizer.step({"w": g}, LR)
     assert np.abs(weights["w"]).max() < 30 * LR * 10
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_an_empty_array_warns_of_nothing(comm, seed, kind, options):
+    weights = {"none": np.zeros((0, 3)), **start()}
+    optimizer = kind(comm, weights, **options)
+    for step in range(STEPS):
+        optimizer.step({"none": np.zeros((0, 3)), **gradient(seed, comm.rank, step)}, LR)
+    assert np.isfinite(weights["weight"]).all()

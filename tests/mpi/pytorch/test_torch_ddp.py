@@ -242,6 +242,22 @@ def test_a_model_that_lost_a_parameter(comm, seed):
     hook.close()
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_another_model_on_one_rank(comm, seed, lost):
+    """The others, which have all gradients of their model, learn why the last rank has not."""
+    wrapped, hook = trained(comm, seed)
+    model = wrapped.module if lost else Weighted()
+    model.square.requires_grad_(not lost)
+    other = DDP(model, bucket_cap_mb=CAP)
+    other.register_comm_hook(None, hook)
+    model.square.requires_grad_(True)
+    used = other if comm.rank == comm.size - 1 else wrapped
+    said = "square.*are missing: make another hook" if lost else "make one hook for each model"
+    with pytest.raises(RuntimeError, match=said):
+        used(factors(wrapped.module, comm, seed, 3)).backward()
+    hook.close()
+
+
 def test_nodes_are_the_workers_of_the_hook(world, comm, seed, monkeypatch):
     """On two ranks the same as without; on three, all ranks get the same gradients, dense ones the mean."""
     monkeypatch.setenv("MPICOMP_RANKS_PER_NODE", "2")
