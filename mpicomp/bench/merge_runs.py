@@ -69,6 +69,8 @@ def differences(documents: Mapping[str, Document]) -> list[str]:
 
 
 def _merged(rows: list[Row]) -> Row:
+    if len(rows) == 1:  # one launch has no spread of launches: its rounds say how sure its median is
+        return {**rows[0], "launches": 1, "baseline_us": None, "change_pct": None, "regressed": None}
     ordered = sorted(rows, key=lambda row: row["t_med_us"])
     middle, times = ordered[(len(rows) - 1) // 2], [row["t_med_us"] for row in ordered]
     median = statistics.median(times)

@@ -68,7 +68,7 @@ def compression(facts: Facts, nbytes: int, wire: int, size: int, t_us: float) ->
     Compressing is selecting and encoding, without the wait for indices that another rank selects. A rank computes that
     and the update of its memory in a step over all ranks; alone it computes the whole step. A link of B bytes/s
     carries a dense all-reduce of D bytes in D/B and the scheme's W in W/B: the scheme wins if the saved (D - W)/B is
-    longer than its computing time.
+    longer than its computing time. If nothing was sent, no link carried it: the ranks share memory, or there is one.
     """
     phases, dense_wire = facts.t_phase_us or {}, least_bytes(nbytes, size)
     compress = phases.get("select", 0.0) + max(0.0, phases.get("compress", 0.0) - phases.get("broadcast", 0.0))
@@ -80,7 +80,7 @@ def compression(facts: Facts, nbytes: int, wire: int, size: int, t_us: float) ->
         "t_local_us": local,
         "t_compress_us": compress,
         "t_decompress_us": max(0.0, t_us - compress - phases.get("agree", 0.0)) if alone else None,
-        "break_even_gbs": max(0, saved) / local / 1e3 if size > 1 and not alone else None,
+        "break_even_gbs": max(0, saved) / local / 1e3 if wire and not alone else None,
     }
 
 

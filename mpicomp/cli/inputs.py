@@ -22,6 +22,7 @@ from ..simulate.machine import Machine
 from ..simulate.models import BUILT_IN, Model
 from . import config
 from .options import Decorator, option, section
+from .outcome import FOLDER_GONE
 
 model_options = section(
     "Model",
@@ -75,11 +76,15 @@ def model(text: str) -> Model:
 def importing(text: str) -> Iterator[Any]:
     """Import ``module:name``; within the block the working directory is on the path, as for python -m."""
     module, _, name = text.partition(":")
-    sys.path.insert(0, os.getcwd())
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError as error:
+        raise InvalidArgument(FOLDER_GONE) from error
+    sys.path.insert(0, folder)
     try:
         yield getattr(importlib.import_module(module), name)
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path.remove(folder)  # the module may have changed the working directory
 
 
 def _torch_model(text: str) -> Model:

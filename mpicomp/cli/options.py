@@ -62,17 +62,21 @@ OUTPUT = OutputPath()
 class Command(click.Command):
     """A command whose ``--help`` lists options by section, those without a section last.
 
-    Two of its outputs must not be the same file: one would destroy the other.
+    A path must have a name: an empty one, of a shell variable that is not set, would count as none. Two outputs must
+    not be the same file: one would destroy the other.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
         outputs: dict[str, str] = {}
         for parameter in self.params:
-            path = ctx.params.get(parameter.name or "")
-            if not path or not isinstance(parameter.type, OutputPath) or ctx.resilient_parsing:
+            path, name = ctx.params.get(parameter.name or ""), max(parameter.opts, key=len)
+            if path is None or not isinstance(parameter.type, click.Path) or ctx.resilient_parsing:
                 continue
-            name = max(parameter.opts, key=len)
+            if path == "":
+                raise InvalidArgument(f"{name} must be a path, got an empty name: give one, or leave out {name}")
+            if not isinstance(parameter.type, OutputPath):
+                continue
             other = outputs.setdefault(os.path.realpath(path), name)
             if other != name:
                 raise InvalidArgument(f"{other} and {name} must be different paths, got {path} for both: "

@@ -16,6 +16,7 @@ from ..errors import MpicompError
 
 FAILURE_GRACE_S = 1.0  # a failed rank waits this long for the others to fail the same way
 SIGNAL_GRACE_S = 0.3  # an interrupted rank waits this long
+FOLDER_GONE = "the working folder was removed: change to a folder that exists (cd), and start again"
 INTERRUPTED_TEXT = "Interrupted; all ranks stop."
 
 
@@ -80,9 +81,19 @@ def message(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return (f"not enough memory ({str(error) or 'Python ran out of it'}): take smaller sizes, or fewer ranks "
                 "per node")  # fmt: skip
+    if isinstance(error, FileNotFoundError) and error.filename is None and _folder_is_gone():
+        return FOLDER_GONE
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'reading or writing'}: {error.strerror}"
     return str(error)
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def exit_code(error: BaseException) -> int:

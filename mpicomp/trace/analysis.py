@@ -91,8 +91,8 @@ def phases(path: Given) -> list[Result]:
 def traffic(path: Given) -> Result:
     """Bytes that a rank sends in a step (the mean; None without steps), and the ratio to those of a dense all-reduce.
 
-    Counted on steps and collectives, also silent ones, without those inside another one that counts their bytes;
-    ``kind`` is the first kind of them that sends any.
+    Bytes of steps and collectives count, without those inside another one that counts their bytes; ``kind`` is the
+    first kind of them that sends any. The mean is over all steps, also those that send nothing.
     """
     dense, whole, in_steps, n_steps, carrying = 0, 0, 0, 0, set[int]()
     with opened(path) as frame:
@@ -103,7 +103,8 @@ def traffic(path: Given) -> Result:
             rows = np.flatnonzero(part.not_enclosed(counted))
             sent, inside = part.column("nbytes_sent")[rows].astype(np.int64), part.step[rows] >= 0
             whole, in_steps = whole + int(sent.sum()), in_steps + int(sent[inside].sum())
-            n_steps += len(tables.blocks(part.rank[rows[inside]], part.step[rows[inside]])[1])
+            every = (np.concatenate([part.steps[name], part.column(name)[rows[inside]]]) for name in ("rank", "step"))
+            n_steps += len(tables.blocks(*every)[1])
             dense += int(part.column("nbytes_dense")[rows].sum())
             carrying |= {*part.kind[rows[sent > 0]].tolist()}
         first = next((kind for kind in kinds if frame.code(kind) in carrying), None)
@@ -143,14 +144,14 @@ def imbalance(path: Given) -> Result:
 
 
 def metrics(path: Given) -> dict[str, Result]:
-    """First, last, least and greatest value of each metric, and its mean over ranks at each step."""
+    """Each metric's least and greatest value, and its mean over ranks at each step, with the first and the last."""
     with opened(path) as frame:
         return {name: _course(table) for name, table in frame.trace.metrics().items() if len(table["step"])}
 
 
 def _course(table: Table) -> Result:
     steps, values = mean_by_step(table)
-    finite = values[np.isfinite(values)]
+    finite = table["value"][np.isfinite(table["value"])]
     return {
         "count": len(table["value"]),
         "first": _number(values[0]),

@@ -130,7 +130,10 @@ class Recorder:
         return _Region(self, kind)
 
     def step(self, step: int) -> AbstractContextManager[object]:
-        """Record the ``with`` block as training step ``step``; events inside carry its number."""
+        """Record the ``with`` block as training step ``step``; events inside carry its number.
+
+        Blocks of one number are one step, from the begin of the first to the end of the last.
+        """
         return _Step(self, step)
 
     def step_number(self, own: int) -> int:

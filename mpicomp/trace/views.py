@@ -150,7 +150,7 @@ def traffic(result: Result) -> View:
             f", {digits(rate, 3)} x less than" if rate > 1 else f", {digits(1 / rate, 3)} x more than"
         compared += " a dense all-reduce"
     each = result["nbytes_sent_per_rank_and_step"]
-    sent = f"{nbytes(result['nbytes_sent'])} in all" if each is None else f"{nbytes(each)} per rank and step"
+    sent = f"{nbytes(result['nbytes_sent'])} in all" if not each else f"{nbytes(each)} per rank and step"
     return View([Fact("sent", f"sends {sent}{compared}")])
 
 
@@ -277,6 +277,10 @@ def spikes(result: Result) -> View:
         ("x median", "ratio", _gbs), ("excess", "excess", time_of), ("of the phase", "phase_excess", time_of)], 3)])
 
 
+def _pays_below(rate: float) -> str:
+    return "never" if rate == 0 else f"{number(rate)} GB/s" if is_known(rate) else "-"
+
+
 _SCHEME_ROWS: Columns = (
     ("was it worth it?", "worth", str), ("steps", "steps", str), ("dense bytes", "dense", nbytes),
     ("sent by the busiest", "sent", nbytes), ("less by", "ratio", lambda x: f"{number(x)} x" if is_known(x) else "-"),
@@ -284,7 +288,7 @@ _SCHEME_ROWS: Columns = (
     ("time of the step", "time", time_of), ("compressing", "compression", time_of),
     ("compressing, hidden", "hidden", time_of), ("communicating", "communication", time_of),
     ("both, without waiting", "cost", time_of), ("dense would take", "dense_time", time_of),
-    ("according to", "basis", lambda x: x or "-"), ("pays below", "break_even", lambda x: f"{number(x)} GB/s"),
+    ("according to", "basis", lambda x: x or "-"), ("pays below", "break_even", _pays_below),
 )  # fmt: skip
 
 
@@ -294,11 +298,12 @@ def codec(result: Result) -> View:
         return View([Fact("note", result["reason"])])
     facts = []
     for row, name in enumerate(schemes["scheme"].tolist()):
-        worth, speedup, basis = (schemes[key][row] for key in ("worth", "speedup", "basis"))
+        worth, speedup, basis, even = (schemes[key][row] for key in ("worth", "speedup", "basis", "break_even"))
         if basis != "itself dense":
             against = f": {number(speedup)} times as fast as dense ({basis})" if is_known(speedup) else ""
-            facts.append(Fact("worth it", f"{name}: {worth}{against}; pays on links slower than "
-                                          f"{number(schemes['break_even'][row])} GB/s"))  # fmt: skip
+            pays = "; pays on no link: it saves no bytes" if even == 0 else \
+                f"; pays on links slower than {number(even)} GB/s" if is_known(even) else ""
+            facts.append(Fact("worth it", f"{name}: {worth}{against}{pays}"))
     if result["reason"]:
         facts.append(Fact("note", result["reason"]))
     columns = [Column("per rank and step", [title for title, _, _ in _SCHEME_ROWS])]

@@ -25,7 +25,7 @@ from mpicomp.bench.environment import Noise
 from mpicomp.bench.merge_runs import merge
 from mpicomp.bench.plan import DTYPES, size_range
 from mpicomp.bench.plot import check_plot, plot
-from mpicomp.bench.rows import closing, compression
+from mpicomp.bench.rows import closing, compression, interval
 from mpicomp.bench.schema import FIELDS, full
 from mpicomp.bench.timing import Facts
 from mpicomp.cli import config, console
@@ -171,6 +171,17 @@ def test_share_of_others():
 
 
 # -- merge
+
+
+def test_a_row_of_one_launch_keeps_its_own_interval():
+    """Files of different sizes or ranks may be merged: no spread of launches is no certainty."""
+    sizes = [document(row(nbytes=64), row(nbytes=size)) for size in (1024, 2048)]
+    sizes[1]["rows"][0]["t_med_us"] += 1
+    rows = merge(dict(zip("ab", sizes, strict=True)))["rows"]
+    assert [one["launches"] for one in rows] == [2, 1, 1]
+    for merged, own in zip(rows[1:], (sizes[0]["rows"][1], sizes[1]["rows"][1]), strict=True):
+        assert interval(merged) == (own["ci_low_us"], own["ci_high_us"]) and None not in interval(merged)
+        assert merged["spread_pct"] == own["spread_pct"]
 
 
 def test_merge_is_the_median_of_launches():
@@ -346,6 +357,8 @@ def test_break_even_bandwidth():
     assert found["break_even_gbs"] == pytest.approx(0.3)
     assert found["t_compress_us"] == 2 and found["t_local_us"] == 3 and found["ratio"] == 10
     assert compression(Facts(t_phase_us=phases), 1000, 2000, 2, 130.0)["break_even_gbs"] == 0
+    for size in 1, 2:  # no link carried what one rank, or memory that ranks share, kept
+        assert compression(Facts(t_phase_us=phases), 1000, 0, size, 130.0)["break_even_gbs"] is None
 
 
 def test_rows_that_differ_are_told_apart(tmp_path):

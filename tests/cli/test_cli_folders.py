@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from launching import COMMAND, FULL_DISK, run
 
+from mpicomp.cli.inputs import importing
 from mpicomp.cli.outcome import outcome_of
 from mpicomp.cli.root import root
 from mpicomp.cli.trace.command import trace
@@ -165,6 +166,34 @@ def test_two_outputs_are_not_one_file(tmp_path, monkeypatch, words, options, pla
     said = [f"{one} and {other} must be different paths, got {path} for both: give another path for one of them"
             for one, other, path in ((*options, places[options[1]]), (*reversed(options), places[options[0]]))]
     assert outcome.text.removeprefix("Error: ") in said
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    (["bench"], "--output"), (["bench"], "--plot"), (["bench"], "--baseline"),
+    (["bench", "merge", "a.json", "b.json"], "--output"), (["tune"], "--machine"), (MLP, "--trace"),
+])  # fmt: skip
+def test_an_empty_path_is_not_none(words, name):
+    """A shell variable that is not set gives one; the file would be missed only at the end of the work."""
+    outcome = outcome_of(lambda: root.main([*words, name, ""], prog_name="mpicomp", standalone_mode=False))
+    assert outcome.code == 1
+    assert outcome.text == f"Error: {name} must be a path, got an empty name: give one, or leave out {name}"
+
+
+@pytest.mark.parametrize("words", [["info"], ["bench", "-a", "native", "-n", "1", "--sizes", "1K", "-o", "x.json"],
+                                   ["check-part", "mine:Part"]])  # fmt: skip
+def test_a_removed_working_folder_is_named(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    outcome = outcome_of(lambda: root.main(words, prog_name="mpicomp", standalone_mode=False))
+    assert outcome.code == 1 and outcome.text.startswith("Error: the working folder was removed: ")
+
+
+def test_a_module_may_change_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "wanderer.py").write_text("import os\nos.chdir('/')\nPart = 7\n")
+    monkeypatch.chdir(tmp_path)
+    with importing("wanderer:Part") as part:
+        assert part == 7
+    assert str(tmp_path) not in sys.path
 
 
 def test_data_are_not_replaced(tmp_path):

@@ -209,6 +209,16 @@ def test_steps_and_their_drift(path, rng):
     assert 0.14 < result["drift"] < result["drift_noise"] and not result["drifts"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_steps_that_last_no_time_do_not_drift(path):
+    """A coarse clock, or events of the program's own, may say so."""
+    at = np.arange(40) * 100
+    result = trace.steps(Run(2).add("step", [[0], [1]], range(40), at, at).write(path))
+    assert (result["median"], result["drift"], result["drift_noise"], result["drifts"]) == (0, None, None, False)
+    found = trace.spikes(Run(1).add("step", 0, range(9), 0, [0] * 8 + [100]).write(path.with_name("b.h5")))
+    assert (found["count"], found["spikes"]["duration"]) == (1, 100) and np.isnan(found["spikes"]["ratio"]).all()
+
+
 def test_a_spike_and_who_made_it(path, rng):
     delay = np.zeros((6, 50), np.int64)
     delay[4, 23] = 900_000

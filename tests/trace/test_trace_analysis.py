@@ -62,6 +62,20 @@ def test_silent_steps_are_steps(plant, spool, tmp_path):
     assert found["compression_rate"] == pytest.approx(2 * 2 / 3 * 40)
 
 
+def test_steps_without_communication_are_steps(plant, spool, tmp_path):
+    """A program that sums its gradients up and sends in every fourth step sends a quarter per step."""
+    for rank in range(3):
+        rows = [("step", 100 * n, 100 * n + 50, n) for n in range(8)]
+        plant(rank).events(*rows, *(("collective", 100 * n + 10, 100 * n + 40, n, 400, 80, 80) for n in (3, 7)),
+                           ("collective", 900, 940, -1, 400, 80, 80)).done()  # fmt: skip
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    found = mpicomp.trace.traffic(tmp_path / "out.h5")
+    assert (found["nbytes_sent"], found["nbytes_sent_per_rank_and_step"]) == (720, 20)
+    assert mpicomp.trace.diff(tmp_path / "out.h5", tmp_path / "out.h5", skip=0)["bytes_a"] == 20
+    mpicomp.trace.recover(spool, tmp_path / "parts.h5", max_events=1)
+    assert mpicomp.trace.traffic(tmp_path / "parts.h5") == found
+
+
 def test_an_event_in_one_that_begins_with_it_does_not_count(plant, spool, tmp_path):
     """A journal has the inner event first: it ends first."""
     for rank in range(3):

@@ -12,7 +12,7 @@ from planted_runs import Run, lockstep
 import mpicomp.trace as trace
 from mpicomp.cli.trace.command import trace as command
 from mpicomp.errors import InvalidArgument, RefusedOverwrite
-from mpicomp.trace import schema
+from mpicomp.trace import schema, views
 from mpicomp.trace.analyses import plots
 from mpicomp.trace.analyses.timeline import paint
 
@@ -154,6 +154,49 @@ def test_codec_tells_reducers_of_one_step_apart(path):
                         nbytes_dense=4000, nbytes_sent=40)  # fmt: skip
     row = {name: column[0] for name, column in trace.codec(planted.write(path))["schemes"].items()}
     assert (row["steps"], row["n_ranks"], row["ratio"], row["time"]) == (6, 2, 100, 50)
+
+
+@pytest.mark.parametrize("sent", [4000, 0], ids=["MPI", "shared memory"])
+def test_codec_counts_the_steps_that_exchange(path, sent):
+    """One in four, such as those of local SGD: the median step would send nothing and be free."""
+    planted = Run(2)
+    for step in range(20):
+        begin, exchanges = 1000 * step, step % 4 == 3
+        planted.add("step", [0, 1], step, begin, begin + (900 if exchanges else 100), scheme="localsgd",
+                    nbytes_dense=4000, nbytes_sent=sent if exchanges else 0)  # fmt: skip
+        planted.add("select", [0, 1], step, begin, begin + 100)
+        if exchanges:
+            planted.add("exchange", [0, 1], step, begin + 100, begin + 900)
+    row = {name: column[0] for name, column in trace.codec(planted.write(path), busbw=20)["schemes"].items()}
+    assert (row["steps"], row["sent"], row["time"], row["compression"]) == (20, sent / 4, 300, 100)
+    assert (row["communication"], row["cost"], row["worth"]) == (200, 300, "no")
+    assert row["break_even"] == pytest.approx(30 if sent else np.nan, nan_ok=True)
+    assert np.isnan(row["ratio"]) == (not sent)
+
+
+def test_codec_says_what_no_link_carried(path, capsys):
+    """One rank sends nothing; ranks of a node may share memory; and a scheme may send more than it saves."""
+    for n_ranks, sent, scheme, pays in (1, 0, "topk", "-"), (2, 0, "topk", "-"), (2, 9000, "signsgd", "never"):
+        planted = Run(n_ranks)
+        rank = list(range(n_ranks))
+        planted.add("step", rank, 0, 0, 900, scheme=scheme, nbytes_dense=4000, nbytes_sent=sent)
+        planted.add("select", rank, 0, 0, 100).write(path)
+        shown = views.codec(trace.codec(path))
+        assert shown.grids[0].rows(20)[-1] == ["pays below", pays]
+        assert not any("GB/s" in fact.text for fact in shown.facts)
+        alone = trace.codec(path, busbw=1.0)
+        assert (alone["schemes"]["worth"][0] == "unknown" and "one rank" in alone["reason"]) == (n_ranks == 1)
+        path.unlink()
+
+
+def test_codec_takes_a_dense_scheme_in_shared_memory_as_reference(path):
+    planted = Run(2)
+    for begin, scheme, lasts in (0, "dense", 800), (1000, "half", 400):
+        planted.add("step", [0, 1], begin // 1000, begin, begin + lasts, scheme=scheme, nbytes_dense=4000)
+        planted.add("exchange", [0, 1], begin // 1000, begin, begin + lasts)
+    table = trace.codec(planted.write(path))["schemes"]
+    assert dict(zip(table["scheme"], table["worth"], strict=True)) == {"dense": "even", "half": "yes"}
+    assert "itself dense" in table["basis"] and "steps of dense in this trace" in table["basis"]
 
 
 def test_codec_is_judged_by_the_trace_itself(path):

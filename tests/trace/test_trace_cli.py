@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mpicomp.cli.trace.command import trace
+from mpicomp.trace import recover
 from mpicomp.trace.units import duration, nbytes, sparkline
 
 
@@ -74,6 +75,14 @@ def test_unknown_figures_of_a_scheme_have_no_unit(plant, spool, tmp_path):
 def test_json(planted_trace, command):
     result = run(command, planted_trace, "--json")
     assert result.exit_code == 0 and json.loads(result.output)
+
+
+@pytest.mark.parametrize(("steps", "shown"), [((7,), "7"), ((10, 11), "10 11")])
+def test_steps_below_a_narrow_heatmap_stay_apart(plant, spool, tmp_path, steps, shown):
+    for rank in range(3):
+        plant(rank).events(*(("step", 100 * n, 100 * n + 50, n) for n in steps)).done()
+    recover(spool, tmp_path / "run.h5")
+    assert run("heatmap", tmp_path / "run.h5").output.splitlines()[-2].strip() == shown
 
 
 def test_info_and_summary(planted_trace):

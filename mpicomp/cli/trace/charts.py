@@ -30,8 +30,9 @@ def heatmap(console: Console, result: Result) -> None:
     show_facts(console, [Fact("value", f"{result['value']} by rank (down) and step (across)"),
                          Fact("shades", f"from {show(low)} to {show(high)}; ? nothing recorded")])
     _show_shades(console, small, low, high, result["rank"])
-    ends = f"{result['step'][0]}", f"{result['step'][-1]}"
-    console.print(Text(" " * (_LABEL + 2) + ends[0] + ends[1].rjust(max(1, small.shape[1] - len(ends[0])))))
+    first, last = f"{result['step'][0]}", f"{result['step'][-1]}"
+    last = last.rjust(max(len(last) + 1, small.shape[1] - len(first))) if last != first else ""
+    console.print(Text(" " * (_LABEL + 2) + first + last))
     show_clocks(console, result["clock_uncertainty"])
 
 

@@ -12,6 +12,7 @@ from .traffic import bandwidth as bandwidth_of
 
 _DENSE = (0.9, 1.2)  # ratios at which a scheme sends as much as a dense all-reduce: the reference for the others
 _EVEN = 0.05  # smaller gains are called even
+_ALONE = "one rank alone sends nothing, so compression saves nothing: record a run of several ranks"
 _CANNOT = "no dense all-reduce of such a size in this trace: give the network's busbw, as `mpicomp bench` measures it"
 
 
@@ -35,10 +36,12 @@ def codec(path: Given, busbw: float | None = None) -> Result:
     -------
     dict
         Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication cost
-        break_even dense_time speedup worth basis``. Medians over steps: bytes of a vector; bytes sent by the rank that
+        break_even dense_time speedup worth basis``. Medians over steps (of a scheme that exchanges in some steps only,
+        the mean of both kinds' medians): bytes of a vector; bytes sent by the rank that
         sends most; ns of the step (slowest rank), of compression outside of and inside communication (slowest rank), of
         communication (in each phase the rank that waited least). ``density`` is NaN unless ``Reducer(measures=...)``
-        measured it; ``worth`` is yes, no, even or unknown. Needs no comparison of clocks.
+        measured it; ``worth`` is yes, no, even or unknown. ``break_even`` is 0 if no bytes are saved, and NaN
+        if none were sent: by one rank alone, or in memory that ranks share. Needs no comparison of clocks.
     """
     if busbw is not None and not busbw > 0:
         raise InvalidArgument(f"busbw must be a bandwidth in GB/s above 0, got {busbw}")
@@ -52,14 +55,16 @@ def codec(path: Given, busbw: float | None = None) -> Result:
         cases = [np.isnan(speedup), speedup > 1 + _EVEN, speedup < 1 - _EVEN]
         judged = np.select(cases, ["unknown", "yes", "no"], "even")
         verdict = {"dense_time": dense_time, "speedup": speedup, "worth": judged, "basis": basis}
-        return {"schemes": table | verdict, "reason": _CANNOT if "unknown" in judged else "", "clock_uncertainty": None}
+        reason = _ALONE if (table["n_ranks"] == 1).all() else _CANNOT if "unknown" in judged else ""
+        return {"schemes": table | verdict, "reason": reason, "clock_uncertainty": None}
 
 
 def _schemes(frame: Frame, rows: np.ndarray) -> Table:
     steps = _step_costs(frame, rows)
     group, (scheme,) = compact(steps["scheme"])
-    middle = {name: quantiles(group, steps[name], 0.5)[1][0]
-              for name in ("dense", "sent", "time", "compression", "hidden", "communication", "ranks")}  # fmt: skip
+    middle = {name: quantiles(group, steps[name], 0.5)[1][0] for name in ("dense", "ranks")}
+    middle |= {name: _typical(group, steps["exchanges"], steps[name])
+               for name in ("sent", "time", "compression", "hidden", "communication")}  # fmt: skip
     p = np.maximum(middle.pop("ranks"), 1)
     saved = 2 * (p - 1) / p * middle["dense"] - middle["sent"]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -71,8 +76,20 @@ def _schemes(frame: Frame, rows: np.ndarray) -> Table:
             "cost": middle["compression"] + middle["communication"],
             "ratio": np.where(middle["sent"] > 0, 2 * (p - 1) / p * middle["dense"] / middle["sent"], np.nan),
             "density": _density(frame, steps["step"], group, len(scheme)),
-            "break_even": np.where(saved > 0, saved / middle["compression"], 0.0),
+            "break_even": np.select([middle["sent"] == 0, saved > 0], [np.nan, saved / middle["compression"]], 0.0),
         }
+
+
+def _typical(group: np.ndarray, exchanges: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Medians of each group over its steps that exchange and those that do not, weighted by their numbers.
+
+    A scheme that exchanges in one step of eight would have the bytes and the cost of the other seven.
+    """
+    part, (owner, _) = compact(group, exchanges)
+    counts = np.bincount(part)
+    medians = quantiles(part, values, 0.5)[1][0]
+    found: np.ndarray = np.bincount(owner, medians * counts) / np.bincount(owner, counts)
+    return found
 
 
 def _step_costs(frame: Frame, rows: np.ndarray) -> Table:
@@ -96,6 +113,8 @@ def _step_costs(frame: Frame, rows: np.ndarray) -> Table:
     call, _ = compact(frame.rank[rows], scheme, dense, frame.step[rows])  # a step may have several alike
     order, starts = tables.blocks(scheme, dense, frame.step[rows], tables.ordinal(call))
     first = order[starts]
+    exchanging = inside & (kind == frame.code("exchange"))
+    exchanges = (frame.column("nbytes_sent")[rows] > 0) | (np.bincount(place[exchanging], minlength=len(rows)) > 0)
 
     def most(values: np.ndarray) -> np.ndarray:
         return np.maximum.reduceat(values[order], starts)
@@ -104,6 +123,7 @@ def _step_costs(frame: Frame, rows: np.ndarray) -> Table:
         "scheme": scheme[first],
         "step": frame.step[rows][first],
         "ranks": np.diff(np.append(starts, len(order))),
+        "exchanges": most(exchanges),
         "dense": dense[first].astype(np.float64),
         "sent": most(frame.column("nbytes_sent")[rows]).astype(np.float64),
         "time": most(frame.duration[rows]).astype(np.float64),
@@ -128,11 +148,13 @@ def _density(frame: Frame, step: np.ndarray, group: np.ndarray, n_schemes: int) 
 def _dense_times(frame: Frame, table: Result, busbw: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Time (ns) of a dense all-reduce of each scheme's vector, NaN if unknown, and the source of that figure."""
     share = 2 * (table["n_ranks"] - 1) / table["n_ranks"]
+    share[share == 0] = np.nan  # one rank alone: there is nothing to compare with
     if busbw is not None:
         return share * table["dense"] / busbw, np.full(len(share), f"busbw of {busbw:g} GB/s as given")
     result, basis = np.full(len(share), np.nan), np.full(len(share), "", dtype=object)
     measured = bandwidth_of(frame.trace)["bandwidth"]
     dense = (table["ratio"] >= _DENSE[0]) & (table["ratio"] <= _DENSE[1])
+    dense |= (table["scheme"] == "dense") & (table["n_ranks"] > 1)  # in memory that ranks share nothing is sent
     for row, nbytes in enumerate(table["dense"]):
         same = np.flatnonzero(dense & (table["dense"] == nbytes) & (np.arange(len(share)) != row))
         large = np.flatnonzero(measured["nbytes"] >= nbytes / 2)

@@ -38,8 +38,8 @@ def steps(path: Given) -> Result:
     -------
     dict
         ``count first median p90 p99 min max total`` (ns), ``spread`` (robust standard deviation, ns), ``drift`` and
-        ``drift_noise`` (fractions of the median; None below 30 steps), ``drifts``; table ``steps``: ``step ranks
-        duration median_rank slowest_rank`` and ns per rank of each class. Needs no comparison of clocks.
+        ``drift_noise`` (fractions of the median; None below 30 steps, or of 0), ``drifts``; table ``steps``: ``step
+        ranks duration median_rank slowest_rank`` and ns per rank of each class. Needs no comparison of clocks.
     """
     with opened(path) as frame:
         table = step_table(frame)
@@ -85,10 +85,10 @@ def _classes(frame: Frame, numbers: np.ndarray) -> Table:
 
 
 def _drift(duration: np.ndarray) -> Result:
-    if len(duration) < 3 * BLOCKS:
+    third, middle = BLOCKS // 3, float(np.median(duration))
+    if len(duration) < 3 * BLOCKS or not middle:
         return {"drift": None, "drift_noise": None, "drifts": False}
     medians = block_medians(duration)
-    third, middle = BLOCKS // 3, float(np.median(duration))
     drift = (np.median(medians[-third:]) - np.median(medians[:third])) / middle
     # The scatter of blocks around a line is the noise; sqrt(2/third): two medians of that many blocks.
     course = np.polynomial.Polynomial.fit(np.arange(BLOCKS), medians, 1)
@@ -125,7 +125,8 @@ def spikes(path: Given, threshold: float = 1.5) -> Result:
         found = np.flatnonzero(table["duration"] > limit)
         found = found[np.argsort(-table["duration"][found], kind="stable")]
         lasted = table["duration"][found]
-        rows = [{"step": step, "duration": duration, "ratio": duration / middle, "excess": duration - middle, **cause}
+        rows = [{"step": step, "duration": duration, "ratio": duration / middle if middle else np.nan,
+                 "excess": duration - middle, **cause}
                 for step, duration, cause in zip(table["step"][found], lasted, _causes(frame, table, found, middle),
                                                  strict=True)]
         return {
