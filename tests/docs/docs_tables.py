@@ -44,7 +44,7 @@ PREDICTED = {"": "", "length": "length", "predicted ms": "predicted, ms", "measu
 # Table -> file, section, and column -> heading.
 ROWS = {
     "kernel": ("cpu-2-cores", "kernel", {
-        "operation": "operation", "ms": "ms", "bytes": "bytes moved", "rate": "GB/s"}),
+        "operation": "operation", "ms": "ms", "must move": "bytes moved", "GB/s": "GB/s"}),
     "ring-node": ("cpu-2-cores", "ring-node", {"algorithm": "algorithm", "ms": "ms", **FASTER}),
     "ring-hosts": ("cpu-2-cores", "ring-hosts", {
         "algorithm": "algorithm", "ms": "ms", "of the wire limit": "share of the wire's limit", **FASTER}),
