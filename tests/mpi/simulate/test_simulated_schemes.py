@@ -91,6 +91,8 @@ def test_slices_of_nodes_send_what_the_simulation_says(world, monkeypatch, text,
     model = MODEL if n == MODEL.n else Model("vector", (("vector", (n,), 0.0),))
     text += f"{',' if ':' in text else ':'}nodes=yes"
     real, simulated = counted(comm, text, model=model), recorded(comm, text, 2, model)
-    assert real[0] == pytest.approx(simulated[0], rel=1e-12) and real[2] == pytest.approx(simulated[2], rel=1e-12)
+    assert real[0] == pytest.approx(simulated[0], rel=1e-12)
+    # Nodes' lists have as many indices in common as chance gives them.
+    assert real[2] == pytest.approx(simulated[2], rel=0.01 if text.startswith("topk") else 1e-12)
     assert text.startswith(("topk", "qsgd", "onebit")) or real[1] == pytest.approx(simulated[1], rel=1e-12)
     comm.Free()
