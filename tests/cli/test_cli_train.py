@@ -33,9 +33,9 @@ def test_a_signal_stops_the_job_with_a_checkpoint_to_go_on_from(begin, tmp_path)
     assert not facts["complete"] and facts["step"] >= 5
 
     code, _, err = ended(begin(*PROBLEM, "--epochs", "1", "--checkpoint", str(folder)))
-    assert code == 1 and f"holds checkpoints up to step {facts['step']}" in err
+    assert code == 1 and f"holds checkpoints up to step {facts['step']}" in err, err
     code, out, err = ended(begin(*PROBLEM, "--epochs", "1", "--checkpoint", str(folder), "--resume", "--json"))
-    assert code == 0 and f"resumed after step {facts['step']} from" in err
+    assert code == 0 and f"resumed after step {facts['step']} from" in err, err
     document = json.loads(out)
     assert document["complete"] and document["steps"] == max(facts["step"], 20)  # an epoch
 
