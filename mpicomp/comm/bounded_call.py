@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
+from operator import index
 
 import numpy as np
 from mpi4py import MPI
@@ -54,7 +55,7 @@ class Bound:
         """Refuse values that have no meaning for ``verb``."""
         if self.bound is None:
             raise InvalidArgument("op=AVG and relative=True need an error bound: pass bound=, or use MPI.SUM")
-        if not isinstance(self.bound, Real) or isinstance(self.bound, bool) or not 0 < float(self.bound) < inf:
+        if not isinstance(self.bound, Real) or isinstance(self.bound, bool) or not 0 < self.value < inf:
             raise InvalidArgument(f"bound must be a positive finite number, got {self.bound!r}")
         if not isinstance(self.relative, (bool, np.bool_)):
             raise InvalidArgument(f"relative must be True or False, got {self.relative!r}")
@@ -64,12 +65,15 @@ class Bound:
                                   f"{' or '.join(known)}, or leave out bound")
 
     def __str__(self) -> str:
-        return f"bound={self.bound!r}, relative={self.relative}, algorithm={self.algorithm}"
+        return f"bound={self.value!r}, relative={self.relative}, algorithm={self.algorithm}"
 
     @property
     def value(self) -> float:
         assert isinstance(self.bound, Real), "checked"
-        return float(self.bound)
+        try:
+            return float(self.bound)
+        except OverflowError:  # of an integer or a fraction
+            return inf
 
     @property
     def label(self) -> str:
@@ -79,8 +83,8 @@ class Bound:
 def given_counts(recvcounts: Sequence[int] | None, size: int) -> list[int]:
     """Return the counts of ``Reduce_scatter`` as a list of one number per rank."""
     try:
-        counts = list(map(int, recvcounts or ()))
-    except (TypeError, ValueError):
+        counts = list(map(index, () if recvcounts is None else recvcounts))
+    except TypeError:
         counts = []
     if len(counts) != size or min(counts) < 0:
         raise InvalidArgument(f"with an error bound, recvcounts must be {size} numbers from 0, one per rank, "

@@ -66,11 +66,14 @@ def grid_of(bound: float) -> Grid:
     return Grid(float(bound), step, inverse)
 
 
-def largest_integer(dtype: npt.DTypeLike, terms: int) -> int:
+def largest_integer(dtype: npt.DTypeLike, terms: int, grid: Grid) -> int:
     """Largest magnitude of an encoded integer if ``terms`` streams are to be added."""
     if not 1 <= terms <= MOST_TERMS:
         raise InvalidArgument(f"terms must be in [1, {MOST_TERMS}], got {terms}")
-    return min(LARGEST_EXACT, LARGEST[itemsize_of(dtype)] // terms)
+    largest = min(LARGEST_EXACT, LARGEST[itemsize_of(dtype)] // terms)
+    most = float(np.finfo(dtype).max)
+    last = round(min(most * grid.inverse, LARGEST_EXACT))
+    return min(largest, last - 1) if last * grid.step > most else largest  # a finite value must not become infinite
 
 
 def bounded_capacity(n: int, dtype: npt.DTypeLike) -> int:

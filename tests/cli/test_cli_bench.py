@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -112,6 +113,7 @@ def test_error_bound(one_job, alone, command, tmp_path):
         ended = one_job(command, *asked, "--output", file)
         assert ended.code == 0, ended.err
     assert ended.out.count("two_hops bound=0.001 relative") == 3 and "PSNR dB" in ended.out
+    assert len(re.findall(r" auto .* rounding .* exact: ", ended.out)) == 2  # one node
     merged = alone(command, "bench", "merge", *files, "--json")
     rows = json.loads(merged.out)["rows"]
     assert [row["algorithm"] for row in rows] == ["native", "auto"] + 2 * ["auto", "two_hops"]

@@ -181,7 +181,7 @@ def test_sums_do_not_depend_on_the_order(ops, rng, dtype):
 @pytest.mark.parametrize("dtype", REALS)
 def test_the_largest_integers_add_up(ops, dtype):
     for terms in (1, 3, 16):
-        x = np.full(100, float(largest_integer(dtype, terms)) // 2**8 * 2**8, dtype)
+        x = np.full(100, float(largest_integer(dtype, terms, grid_of(0.5))) // 2**8 * 2**8, dtype)
         x[::2] *= -1
         x -= np.fmod(x, dtype(2.0**30))  # whole in float32
         x = x if x.any() else np.full(100, 2.0**20, dtype)
@@ -190,6 +190,21 @@ def test_the_largest_integers_add_up(ops, dtype):
         codes, escaped = summed(ops, [stream] * terms, 100, dtype, 0.5)
         assert escaped == 0
         assert_same(decoded(ops, codes, 100, dtype, 0.5, terms), x)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_finite_values_stay_finite(ops, dtype):
+    """A value whose grid point is beyond the type's largest number escapes, a fill value for example."""
+    most, whole = np.finfo(dtype).max, np.longdouble
+    x = np.concatenate([np.full(9, most), np.linspace(-whole(most), most, 2 * BLOCK), np.linspace(0, most / 2, BLOCK)])
+    x = x.astype(dtype)
+    for share in (1e-7, 1e-4, 1e-3, 0.01, 0.015, 0.1, 0.3, 0.5, 0.7, 1.0):
+        bound = float(most) * share
+        stream, escaped = encoded(ops, x, bound)
+        assert_same(stream, encoded(oracle, x, bound)[0])
+        out = decoded(ops, stream, x.size, dtype, bound)
+        assert (abs(out.astype(whole) - x) <= whole(bound) + np.spacing(most / 2)).all(), bound
+        assert escaped < 4 or not 1e-6 < share < 0.5
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -361,4 +376,4 @@ def test_the_step_is_at_most_twice_the_bound():
 
 def test_sums_leave_room_for_differences():
     for itemsize, largest in LARGEST.items():
-        assert largest_integer(f"f{itemsize}", 2**16) * 2**16 <= largest
+        assert largest_integer(f"f{itemsize}", 2**16, grid_of(0.5)) * 2**16 <= largest

@@ -167,7 +167,9 @@ def scheme_cells(row: Row, alone: Row | None, phases: Sequence[str]) -> list[str
 def bounded_cells(row: Row) -> list[str]:
     """Ratio, errors and path of an error-bounded all-reduce."""
     ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-    errors = ("-" if error is None else f"{error:.2e}" for error in (row["max_error"], row["error_limit"]))
+    errors = ["-" if error is None else f"{error:.2e}" for error in (row["max_error"], row["error_limit"])]
+    if row["error_limit"] == 0:  # of the exact path
+        errors[1] = "rounding"
     psnr = "-" if row["psnr_db"] is None else f"{row['psnr_db']:.1f}"
     return [ratio, *errors, psnr, f"{row['ran']}: {row['reason']}" if row["reason"] else row["ran"] or "-"]
 

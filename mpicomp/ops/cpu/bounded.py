@@ -18,9 +18,10 @@ from ..error_bound import (
 
 
 def encode_bounded(x: np.ndarray, bound: float, terms: int, codes: np.ndarray) -> tuple[int, int]:
-    largest = largest_integer(x.dtype, terms)
+    grid = grid_of(bound)
+    largest = largest_integer(x.dtype, terms, grid)
     require_room(codes, x.size, x.dtype)
-    return _cpu.encode_on_grid(x, *grid_of(bound), largest, codes)
+    return _cpu.encode_on_grid(x, *grid, largest, codes)
 
 
 def sum_bounded(streams: list[np.ndarray], n: int, dtype: npt.DTypeLike, bound: float,

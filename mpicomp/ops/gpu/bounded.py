@@ -41,7 +41,8 @@ NULL = np.uintp(0)
 @on_device
 def encode_bounded(x: Array, bound: float, terms: int, codes: Array) -> tuple[int, int]:
     kind_of(x, "x", REAL)
-    grid, largest = grid_of(bound), largest_integer(x.dtype, terms)
+    grid = grid_of(bound)
+    largest = largest_integer(x.dtype, terms, grid)
     scalars = np.float64(grid.bound), np.float64(grid.step), np.float64(grid.inverse), np.float64(largest)
     return _write("encode_blocks", (x, np.int64(x.size), *scalars), x.size, x.dtype, codes)
 

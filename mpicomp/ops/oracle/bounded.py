@@ -23,7 +23,8 @@ become 0, 1, 2, 3), little-endian, those of a group together. Codes follow by gr
 bits for each bit of the width, from the lowest up; element i has bit i of each.
 
 A block escapes to its plain values, under the header 0xFFFFFFFF, if one of them is not finite, is further than
-``bound`` from its grid point, or has an integer above ``largest_integer``; the last one is not filled up.
+``bound`` from its grid point, or has an integer above ``largest_integer``, which keeps finite values finite; the last
+one is not filled up.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def encode_bounded(x: Array, bound: float, terms: int, codes: Array) -> tuple[in
 
     The integers of ``terms`` such streams add up without overflow.
     """
-    grid, largest = grid_of(bound), largest_integer(x.dtype, terms)
+    grid = grid_of(bound)
+    largest = largest_integer(x.dtype, terms, grid)
     require_room(codes, len(x), x.dtype)
     headers, bodies = [], []
     for start in range(0, len(x), BLOCK):

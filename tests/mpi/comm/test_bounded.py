@@ -268,7 +268,7 @@ def test_reduce_scatter(comm, rng):
                 comm.Reduce_scatter(vectors[rank].copy(), out, counts, op, bound=bound, algorithm="two_hops")
                 assert_within(out, part, bound, divisor)
             in_place = vectors[rank].copy()
-            comm.Reduce_scatter(MPI.IN_PLACE, in_place, counts, mpicomp.AVG, bound=bound, algorithm="two_hops")
+            comm.Reduce_scatter(MPI.IN_PLACE, in_place, np.array(counts), mpicomp.AVG, bound, algorithm="two_hops")
             assert in_place[: counts[rank]].tobytes() == out.tobytes()
             if len(set(counts)) == 1:
                 block = np.empty_like(out)
@@ -410,7 +410,7 @@ def bad_calls():
     x, z = np.ones(6, np.float32), np.ones(6, np.complex64)
     sums = "an error bound needs op=MPI.SUM or mpicomp.AVG, got "
     yield from ((x, {"bound": bound}, InvalidArgument, "bound must be a positive finite number")
-                for bound in (0, -1.0, np.nan, np.inf, "small", True))
+                for bound in (0, -1.0, np.nan, np.inf, "small", True, 10**400))
     yield x, {"bound": None, "relative": True}, InvalidArgument, "pass bound="
     yield x, {"op": mpicomp.AVG}, InvalidArgument, "pass bound="
     yield x, {"bound": 1e-3, "relative": "yes"}, InvalidArgument, "relative must be True or False"
@@ -438,6 +438,7 @@ def test_bad_arguments_fail_on_every_rank(comm, everywhere):
         lambda: comm.Bcast(np.ones(3), comm.size, bound=1e-3),
         lambda: comm.Reduce_scatter(np.ones(3), np.ones(3), [1] * (comm.size + 1), bound=1e-3),
         lambda: comm.Reduce_scatter(np.ones(3), np.ones(3), bound=1e-3),
+        lambda: comm.Reduce_scatter(np.ones(comm.size), np.ones(1), [1.5] * comm.size, bound=1e-3),
         lambda: comm.Allgather(np.ones(2), np.ones(2 * comm.size + 1), bound=1e-3),
         lambda: comm.Allgather(np.ones(2, np.float32), np.ones(2 * comm.size), bound=1e-3),
     ):
@@ -459,7 +460,7 @@ def test_different_arguments_fail_on_every_rank(comm):
     with pytest.raises(Disagreement, match="root=0"):
         comm.Bcast(x, int(last), bound=1e-3)
     assert (x == 1).all()
-    comm.Allreduce(MPI.IN_PLACE, x, bound=1e-3, algorithm="two_hops")
+    comm.Allreduce(MPI.IN_PLACE, x, bound=np.float64(1e-3) if last else 1e-3, algorithm="two_hops")  # one value
     np.testing.assert_allclose(x, comm.size, atol=comm.size * 1e-3)
 
 
