@@ -90,8 +90,11 @@ def vector(
     if count is not None or displ:
         begin = displ or 0
         end = flat.size if count is None else begin + count
-        if not 0 <= begin <= end <= flat.size:
-            return None  # MPI's own call words the error
+        if not 0 <= begin <= min(end, flat.size):
+            return None  # mpi4py words the error
+        if end > flat.size:  # mpi4py lets MPI read and write behind the buffer
+            raise BufferRefused(f"{role} must hold {end} elements of {kind or dtype_name(flat.dtype)} (displacement "
+                                f"{begin}, count {count}), got {flat.size}: pass a longer buffer or a smaller count")
         flat = flat[begin:end]
     return Vector(flat, kind, device) if kind else typed(flat, device)
 

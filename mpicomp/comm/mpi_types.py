@@ -17,7 +17,7 @@ MPI_OPS = {
 IN_PLACE = MPI.IN_PLACE
 OTHER_OPS = ("MAXLOC", "MINLOC", "REPLACE", "NO_OP")
 # Numbers in memory that MPI rejects in a sum, or gives another meaning
-NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, MPI.LOGICAL)
+NOT_NUMBERS = (MPI.BYTE, MPI.PACKED, *(getattr(MPI, name) for name in dir(MPI) if name.startswith("LOGICAL")))
 
 
 def is_in_place(sendbuf: object) -> bool:

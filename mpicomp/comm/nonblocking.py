@@ -210,10 +210,12 @@ class Helper:
 
     def start(self, sendbuf: Buffer, recvbuf: Buffer, op: MPI.Op | str, algorithm: str) -> Pending:
         """Begin ``comm.Allreduce`` with the same arguments."""
+        sendbuf, recvbuf = as_given(sendbuf), as_given(recvbuf)
         if self._worker is not None:
             for message in (sendbuf, recvbuf):  # the thread has streams of its own, which do not wait for the caller's
                 ready(array_in(message))
-            return self._worker.start(self._allreduce, sendbuf, recvbuf, op, algorithm)
+            types, (sendbuf, recvbuf) = with_own_types(sendbuf, recvbuf)
+            return self._worker.start(self._allreduce, types, sendbuf, recvbuf, op, algorithm)
         if isinstance(op, str) or algorithm in LOSSY:
             return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
         target = resolve(sendbuf, recvbuf, op, algorithm, self._settings.gpu_path).target
@@ -225,10 +227,14 @@ class Helper:
             return Native(request, self.comm, sendbuf, recvbuf)
         return done_at_once(self.comm.Allreduce, sendbuf, recvbuf, op, algorithm)
 
-    def _allreduce(self, sendbuf: Buffer, recvbuf: Buffer, *arguments: Any) -> None:
-        """Run the call in the thread, on the device of its result."""
+    def _allreduce(self, types: list[MPI.Datatype], sendbuf: Buffer, recvbuf: Buffer, *arguments: Any) -> None:
+        """Run the call in the thread, on the device of its result; free its datatypes."""
         stay_on(array_in(recvbuf))
-        self.comm.Allreduce(sendbuf, recvbuf, *arguments)
+        try:
+            self.comm.Allreduce(sendbuf, recvbuf, *arguments)
+        finally:
+            for datatype in types:
+                datatype.Free()
 
     def start_sum(self, x: Array, algorithm: str, kind: str | None, factor: float, source: Array | None) -> Pending:
         """Begin ``comm.allreduce_in_place`` with the sum, or ``allreduce_from`` if there is a ``source``."""
@@ -251,6 +257,26 @@ class Helper:
             if isinstance(pending, Native) and pending.comm is self.comm:
                 pending.Wait()
         self.comm.Free()
+
+
+def as_given(message: Buffer) -> Buffer:
+    """Return a message that does not change with the caller's list, which may be filled anew for the next call."""
+    return tuple(map(as_given, message)) if isinstance(message, (list, tuple)) else message
+
+
+def with_own_types(*messages: Buffer) -> tuple[list[MPI.Datatype], list[Buffer]]:
+    """Return duplicates of the derived datatypes, and messages with them: MPI lets the caller free his in flight."""
+    given: list[MPI.Datatype] = []
+    types: list[MPI.Datatype] = []
+    own = list(messages)
+    for place, message in enumerate(messages):
+        last = message[-1] if isinstance(message, tuple) and message else None
+        if isinstance(last, MPI.Datatype) and last != MPI.DATATYPE_NULL and not last.is_predefined:
+            if last not in given:  # mpi4py wants one datatype in both messages
+                given.append(last)
+                types.append(last.Dup())
+            own[place] = (*message[:-1], types[given.index(last)])
+    return types, own
 
 
 def run_behind(device: Device, x: Array, event: object, call: Callable[[], None]) -> None:

@@ -233,6 +233,17 @@ def test_what_only_mpi_covers(comm):
         assert pair[0].tolist() == (comm.size + 0.5, comm.size - 1)
 
 
+@pytest.mark.parametrize("name", [name for name in ("LOGICAL", "LOGICAL4") if hasattr(MPI, name)])
+def test_fortran_s_logicals_are_no_numbers(comm, name):
+    """Their sum is an error of MPI's, as it is without this library."""
+    flags = np.ones(1, np.int32)
+    if getattr(MPI, name) == MPI.DATATYPE_NULL or getattr(MPI, name).Get_size() != flags.nbytes:
+        pytest.skip("this MPI was built without Fortran's types")
+    for algorithm in ("auto", "ring"):
+        with pytest.raises(MPI.Exception):
+            comm.Allreduce(MPI.IN_PLACE, [flags, getattr(MPI, name)], algorithm=algorithm)
+
+
 def test_derived_datatypes_go_to_mpi(comm):
     pair = MPI.FLOAT.Create_contiguous(2).Commit()
     add = MPI.Op.Create(
@@ -281,6 +292,10 @@ def refused_cases():
         "scalar of a named type": (MPI.IN_PLACE, [np.float64(0), MPI.DOUBLE], "a scalar"),
         "masked": (MPI.IN_PLACE, np.ma.array(x, mask=x > 3), "masked array, whose mask would be ignored"),
         "masked send": (np.ma.array(x), floats(), "pass a.filled"),
+        "count": (MPI.IN_PLACE, [floats(), N + 1], rf"recvbuf must hold {N + 1} elements of float32 .* got {N}: pass"),
+        "count send": ([floats(), N + 1, MPI.FLOAT], floats(), f"sendbuf must hold {N + 1} elements"),
+        "displacement": (MPI.IN_PLACE, [floats(), (N, 1), MPI.FLOAT], f"displacement 1, count {N}"),
+        "complex count": (MPI.IN_PLACE, [np.ones(3, np.complex128), 4], "must hold 4 elements of complex128"),
         "lengths": (np.ones(3), np.ones(4), "3 and 4"),
         "dtypes": (np.ones(3, np.float32), np.ones(3), "float32 and float64"),
     }

@@ -75,6 +75,32 @@ def test_other_buffers_and_operations(own):
     assert z[0] == (1 << own.size) - 1
 
 
+def test_a_message_is_the_one_at_the_call(own):
+    """The caller may fill its list anew for the next call, or empty it."""
+    xs = [np.full(100_000, i + 1.0) for i in range(4)]
+    message, requests = [None, xs[0].size, MPI.DOUBLE], []
+    for x in xs:
+        message[0] = x
+        requests.append(own.Iallreduce(MPI.IN_PLACE, message))
+    message.clear()
+    for i, request in enumerate(requests):
+        request.Wait()
+        np.testing.assert_array_equal(xs[i], (i + 1) * own.size)
+
+
+def test_a_datatype_may_be_freed_in_flight(own):
+    op = MPI.Op.Create(
+        lambda a, b, _: np.add(np.frombuffer(a, "d"), np.frombuffer(b, "d"), out=np.frombuffer(b, "d")), commute=True
+    )
+    pair = MPI.DOUBLE.Create_contiguous(2).Commit()
+    x, y = np.arange(6.0), np.empty(6)
+    request = own.Iallreduce([x, 3, pair], [y, 3, pair], op)
+    pair.Free()
+    request.Wait()
+    op.Free()
+    np.testing.assert_array_equal(y, x * own.size)
+
+
 def test_test_gets_there(own):
     x = np.ones(100_000)
     request = own.Iallreduce(MPI.IN_PLACE, x)
