@@ -68,7 +68,7 @@ def outcome_of(call: Callable[[], object]) -> Outcome:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Outcome(ExitCode.FAILED)
     except (MpicompError, OSError, MemoryError) as error:  # the user can correct these: no traceback
-        debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG") else ""
+        debug = f"{traceback.format_exc()}\n" if os.environ.get("MPICOMP_DEBUG", "0") not in ("", "0") else ""
         return Outcome(ExitCode.FAILED, f"{debug}Error: {message(error)}")
     except BaseException as error:  # a bug; its text may contain data, which differ between ranks
         where = traceback.extract_tb(error.__traceback__)[-1]

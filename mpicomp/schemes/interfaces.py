@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ..comm.interfaces import Communicator, Request
-from ..errors import NonFiniteGradient
+from ..errors import InvalidArgument, NonFiniteGradient
 from ..ops.arguments import Coded, Key
 from ..ops.protocol import Ops
 from ..types import Array
@@ -94,7 +94,14 @@ class StepContext:
     def select(self, u: Compensated) -> tuple[Array | None, Array | None]:
         """The selector's selection in its compact form, and as ascending indices (None: all)."""
         wire = self.selector.select(u, self)
-        return wire, None if wire is None else self.selector.expand_own(wire, self)
+        return wire, None if wire is None else self._checked(self.selector.expand_own(wire, self), u.n)
+
+    def _checked(self, indices: Array, n: int) -> Array:
+        """A selection's indices, refused if the lists of several workers could not be added up for their dtype."""
+        if (given := getattr(indices, "dtype", type(indices).__name__)) != (dtype := self.ops.index_dtype(n)):
+            raise InvalidArgument(f"selector {self.selector.name} must give indices as an array of {dtype}, "
+                                  f"ctx.ops.index_dtype(u.n), got {given}")
+        return indices
 
     def read(self, u: Compensated, indices: Array | None) -> tuple[Array, int]:
         """The selected values of u, and how many elements of u are to be refused: by these, if they show it."""
@@ -235,7 +242,7 @@ class Selector(Part, Protocol):
 
     @abstractmethod
     def expand(self, wire: Array, ctx: StepContext) -> Array:
-        """The ascending indices of a selection that is not None."""
+        """The ascending indices of a selection that is not None, an array of ``ctx.ops.index_dtype(ctx.n)``."""
 
     def expand_own(self, wire: Array, ctx: StepContext) -> Array:
         """``expand`` for a selection of this step's ``select``, which needs no validation."""

@@ -10,7 +10,7 @@ from typing import Any
 from .._util.suggestions import did_you_mean
 from ..errors import InvalidArgument
 
-_KINDS = {int: "a whole number", float: "a number"}
+_KINDS = {int: "a whole number", float: "a number", str: "a text"}
 BELOW = 2**63  # of whole numbers: what arrays count with
 
 DENSE_RULES = ("first", "last", "1d", "norm")  # arrays that go uncompressed: place, dimension, name
@@ -45,6 +45,21 @@ class Option:
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse a declaration whose values cannot be written, or would be read as something else."""
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise InvalidArgument(f"the name of an option must be one of a Python argument, got {self.name!r}")
+        if self.type not in _KINDS:  # bool("no") is True
+            raise InvalidArgument(f"option {self.name}: type must be int, float or str, got {self.type!r}; for a "
+                                  "switch take str with choices=('yes', 'no')")
+        listed = (*self.choices, *self.words)
+        if listed and not (self.type is str and all(isinstance(text, str) for text in listed)):
+            raise InvalidArgument(f"option {self.name}: choices and words must be texts, of an option of type str, got "
+                                  f"{', '.join(map(repr, listed))} and type {self.type.__name__}")
+        if self.default is not None and self.parse(self.default) != self.default:
+            raise InvalidArgument(f"option {self.name}: the default must be {_KINDS[self.type]} or None, got "
+                                  f"{self.default!r}")
+
     @property
     def range(self) -> str:
         """The allowed values, as errors and tables show them."""
@@ -53,7 +68,7 @@ class Option:
         if self.words:
             return "none, or some of " + "+".join(self.words)
         if self.low is None:
-            return f"any {self.type.__name__}"
+            return f"any {self.type.__name__}" if self.high is None else f"at most {self.high:g}"
         bracket = "(" if self.open_low else "["
         return f"in {bracket}{self.low:g}, {'inf)' if self.high is None else f'{self.high:g}]'}"
 

@@ -55,6 +55,8 @@ def register_part(kind: str) -> Callable[[Class], Class]:
         raise InvalidArgument(f"kind must be one of {', '.join(schemes.PARTS)}, got {kind!r}")
 
     def register(part: Class) -> Class:
+        if not isinstance(part, type):
+            raise InvalidArgument(f"register_part goes before a class, got {part!r}")
         protocol = PROTOCOLS[kind]
         if protocol is Selector and getattr(part, "sketch", Selector.sketch) is not Selector.sketch:
             protocol = AgreedSelector
@@ -103,8 +105,10 @@ def register_scheme(composition: schemes.Composition) -> None:
     InvalidArgument
         The name is taken, a part is unknown, or the parts do not fit together; nothing is registered then.
     """
+    if not isinstance(composition, schemes.Composition):
+        raise InvalidArgument(f"register_scheme takes a mpicomp.schemes.Composition, got {composition!r}")
     for kind, registry in schemes.PARTS.items():
-        if getattr(composition, kind) not in registry:
+        if getattr(composition, kind) not in tuple(registry):
             raise InvalidArgument(f"scheme {composition.name}: {kind} must be one of {', '.join(registry)}, "
                                   f"got {getattr(composition, kind)!r}")
     _add(schemes.COMPOSITIONS, composition.name, composition, "scheme")

@@ -5,7 +5,7 @@ Every length on the way, and so every message, is theirs.
 
 from __future__ import annotations
 
-from typing import Protocol, SupportsInt, TypeVar, cast
+from typing import NoReturn, Protocol, SupportsInt, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,11 @@ class Ghost:
 
     def __len__(self) -> int:
         return self.size
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            raise Unknown(f"arrays have no elements, got a request for their {name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getitem__(self, key: object) -> Ghost | np.ndarray:
         if isinstance(key, slice):

@@ -170,6 +170,8 @@ class GhostOps:
         return (indices.spread or Spread.even(0, self.n, indices.size)).below(bounds)
 
     def gather(self, memory: Ghost | None, grad: Ghost, indices: Ghost, values: Ghost) -> None:
+        if not isinstance(indices, Ghost):  # of a selector of the user's own; every exchange begins here
+            raise Unknown(f"indices must be made by operations of ctx.ops, got {type(indices).__name__}")
         self.work("gather", indices.size)
         values.spread = indices.spread
 

@@ -202,6 +202,15 @@ def test_errors_of_the_system_name_the_file_and_the_reason(tmp_path):
     assert outcome_of(missing.read_text) == Outcome(1, f"Error: {missing}: No such file or directory")
 
 
+@pytest.mark.parametrize(("value", "traced"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_a_traceback_is_shown_if_it_is_asked_for(monkeypatch, tmp_path, value, traced):
+    monkeypatch.delenv("MPICOMP_DEBUG", raising=False)
+    if value is not None:
+        monkeypatch.setenv("MPICOMP_DEBUG", value)
+    text = outcome_of((tmp_path / "nowhere").read_text).text
+    assert text.startswith("Traceback") == traced and f"Error: {tmp_path}" in text
+
+
 def test_memory_that_runs_out_is_no_bug():
     told = outcome_of(lambda: np.empty(2**60, np.int8))
     assert told.code == 1 and "Traceback" not in told.text

@@ -106,6 +106,49 @@ def test_an_option_that_means_something_else_in_another_part_is_refused(option):
         del schemes.PARTS["selector"]["clashing"]
 
 
+@pytest.mark.parametrize(("declared", "message"), [
+    (("flag", bool, False), "option flag: type must be int, float or str, got <class 'bool'>"),
+    (("wire", np.dtype, None), "option wire: type must be int, float or str"),
+    (("a,b", int, 1), "the name of an option must be one of a Python argument, got 'a,b'"),
+    (("bits", int, 1, (1, 2)), "option bits: choices and words must be texts, of an option of type str, got 1, 2"),
+    (("bits", int, 1, ("1", "2")), "option bits: choices and words must be texts, of an option of type str"),
+    (("stride", int, 2.5), "stride must be a whole number"),
+    (("stride", int, "3"), "option stride: the default must be a whole number or None, got '3'"),
+    (("word", str, "c", ("a", "b")), "word must be one of a, b, got c"),
+], ids=str)
+def test_an_option_whose_values_cannot_be_written_is_refused(declared, message):
+    """bool("no") is True."""
+    name, kind, default, *choices = declared
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        Option(name, kind, default, "a meaning", choices=choices[0] if choices else ())
+
+
+def test_a_default_has_the_range_of_its_option():
+    with pytest.raises(InvalidArgument, match=re.escape("stride must be in [0, 5], got 9")):
+        Option("stride", int, 9, "elements apart", low=0, high=5)
+    with pytest.raises(InvalidArgument, match="stride must be at most 5, got 9"):
+        Option("stride", int, 1, "elements apart", high=5).parse("9")
+
+
+@pytest.mark.parametrize(("indices", "given"), [(np.arange(2), "int64"), (np.ones(4, bool), "bool"), ([0, 1], "list")])
+def test_indices_of_another_dtype_are_refused_by_any_number_of_ranks(indices, given):
+    """Several ranks would take them for a damaged message of another's."""
+    mpicomp.register_part("selector")(selector(select=lambda *_: indices, expand=lambda _self, wire, _ctx: wire))
+    reducer = mpicomp.Reducer(mpicomp.Comm(MPI.COMM_SELF), "topk:selector=mine")
+    with pytest.raises(InvalidArgument, match=f"selector mine must give indices as an array of int32.* got {given}"):
+        reducer.reduce(np.ones(4))
+
+
+def test_what_is_no_class_and_no_composition_is_refused():
+    with pytest.raises(InvalidArgument, match="register_part goes before a class, got"):
+        mpicomp.register_part("selector")(selector()(3))
+    for given in ("topk", mpicomp.Scheme.parse("topk")):
+        with pytest.raises(InvalidArgument, match=r"register_scheme takes a .*Composition, got"):
+            mpicomp.register_scheme(given)
+    with pytest.raises(InvalidArgument, match="memory must be one of none, "):
+        mpicomp.register_scheme(composition(memory=["residual"]))
+
+
 @pytest.mark.parametrize("text", [None, 3, b"topk", ["topk"]])
 def test_what_is_no_scheme_is_refused(text):
     with pytest.raises(InvalidArgument, match="a scheme is a text such as"):

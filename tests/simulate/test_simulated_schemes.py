@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+import mpicomp
 from mpicomp import schemes
 from mpicomp._util.partition import pieces
 from mpicomp.allreduce.segments import EAGER_BYTES
@@ -252,6 +253,41 @@ def test_a_part_of_ones_own_that_asks_for_more_is_refused_in_one_sentence(monkey
     monkeypatch.setattr("mpicomp.schemes.selectors.top_k.TopK.select", select)
     with pytest.raises(InvalidArgument, match=r"topk cannot be simulated: the cost of fancy .* docs/simulate.md"):
         program("topk")
+
+
+def test_a_part_of_ones_own_that_calls_a_method_of_numpy_is_refused(monkeypatch):
+    monkeypatch.setattr("mpicomp.schemes.codecs.float.Float.encode", lambda _self, values, *_: values.tobytes())
+    with pytest.raises(InvalidArgument, match=r"cannot be simulated: arrays have no elements, .* tobytes"):
+        program("topk")
+
+
+@pytest.mark.parametrize("scheme", ["topk:selector=first", "randomk:selector=first-of-all"])
+def test_a_selector_of_ones_own_that_makes_numpy_arrays_is_refused(monkeypatch, scheme):
+    """As the example of docs/quickstart/compressor.md does."""
+    monkeypatch.setitem(schemes.PARTS, "selector", dict(schemes.PARTS["selector"]))
+
+    class First:
+        name, reference, options = "first", "-", ()
+
+        def select(self, u, ctx):
+            return np.arange(u.n // 2, dtype=ctx.ops.index_dtype(u.n))
+
+        def expand(self, wire, ctx):
+            return wire
+
+    class FirstOfAll:
+        name, reference, options = "first-of-all", "-", ()
+
+        def sketch(self, u, ctx):
+            return ctx.ops.empty(0, ctx.dtype)
+
+        def pick(self, total, ctx):
+            return np.arange(ctx.n // 2, dtype=ctx.ops.index_dtype(ctx.n))
+
+    for part in (First, FirstOfAll):
+        mpicomp.register_part("selector")(part)
+    with pytest.raises(InvalidArgument, match=r"cannot be simulated: indices must be made by .*, got ndarray"):
+        program_of(scheme, named("100"), Place(0, 4, 1))
 
 
 # ---- how lists lie
