@@ -170,6 +170,17 @@ def check_ranks(comm: Any, saved: Any, reducer: Any) -> None:
     ))  # fmt: skip
 
 
+def check_length(saved: Any, steps: int, steps_per_epoch: int, epochs: float) -> None:
+    """Refuse to resume a run that has no step left of ``steps``, unless it is the one that ended there.
+
+    It would count as complete without its last evaluation.
+    """
+    if saved.step > steps or (saved.step == steps and not saved.complete):
+        done = saved.step / steps_per_epoch
+        raise InvalidArgument(f"epochs must go beyond what the run to resume has done, {done:g}, got {epochs:g}: give "
+                              "more, or another folder without resume")
+
+
 def _prepare(folder: Path, resume: bool) -> None:
     """Refuse, before the training and not at its end, a folder that no checkpoints can go into; it is made."""
     there = [] if resume else checkpoint.steps(folder)

@@ -174,7 +174,8 @@ class Language(TorchModel):
     @staticmethod
     def score(mean: float) -> float:
         """Perplexity: among so many symbols the model is in doubt, on average."""
-        return float(np.exp(mean))
+        with np.errstate(over="ignore"):  # a loss that large has a perplexity of infinity
+            return float(np.exp(mean))
 
 
 def check(network: str, width: int, layers: int, bptt: int, dropout: float) -> None:

@@ -25,7 +25,7 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.trace import NullRecorder
 
 from . import logistic
-from .checkpoints import Keeper, Snapshot, check_ranks
+from .checkpoints import Keeper, Snapshot, check_length, check_ranks
 from .data import Dataset, fingerprint, read_once
 from .logreg_result import Evaluation, Problem, Result
 from .settings import Settings, known
@@ -201,6 +201,8 @@ class Run:
     def restore(self, saved: Any) -> None:
         """Go on where a checkpoint was written (collective)."""
         saved.check_settings(**self.fixed)
+        epochs = self.result.settings.epochs
+        check_length(saved, epochs * self.steps_per_epoch, self.steps_per_epoch, epochs)
         shared, progress = common_result(self.reducer), saved.common["progress"]
         check_ranks(self.comm, saved, self.reducer)
         saved.restore(self.reducer)

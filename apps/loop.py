@@ -42,7 +42,7 @@ from mpicomp.trace import NullRecorder
 
 from .averaging import averaging, check_optimizer
 from .batches import Batches
-from .checkpoints import Keeper, Snapshot
+from .checkpoints import Keeper, Snapshot, check_length
 from .loop_settings import OUTER_SETTINGS, LoopSettings, Point, Report
 from .settings import known
 
@@ -264,6 +264,7 @@ class LoopRun:
     def restore(self, saved: Any) -> None:
         """Go on where a checkpoint was written (collective)."""
         saved.check_settings(**self.fixed)
+        check_length(saved, self.total_steps, self.batches.steps_per_epoch, self.settings.epochs)
         shared, progress, report = self.averaging.common, saved.common["progress"], self.report
         self.averaging.restore(saved)
         saved.fill("model", self.task.parameters, own=not shared)

@@ -80,6 +80,7 @@ class LoopSettings:
                                   "leave it out, or take one of these optimizers")
         self._check_communicating()
         self._check_momentum()
+        self._check_unused()
 
     @property
     def rate(self) -> float:
@@ -126,6 +127,15 @@ class LoopSettings:
             raise InvalidArgument(f"optimizer {self.optimizer} averages by itself and does not work "
                                   f"with {', '.join(f'{name}={value}' for name, value in given.items())}: leave that "
                                   "out, or take optimizer adam")
+
+    def _check_unused(self) -> None:
+        """Refuse settings of outer steps that would be left unread."""
+        names, needed = (OUTER_SETTINGS, "outer=diloco") if self.outer is None else (
+            () if self.outer_warmup else ("outer_warmup_scheme",), "outer_warmup")  # fmt: skip
+        if given := [f"{name}={getattr(self, name)}" for name in names
+                     if getattr(self, name) != getattr(LoopSettings, name)]:
+            raise InvalidArgument(f"{needed} must be given with {', '.join(given)}, got none: give it, or leave "
+                                  "that out")
 
     def _check_momentum(self) -> None:
         name, given = written(self.optimizer or "sgd")

@@ -43,7 +43,7 @@ class Text(NamedTuple):
 
 
 def load(source: str, level: str | None = None, split: str = "valid", tokens: int | None = None,
-         held_out: int | None = None) -> Text:  # fmt: skip
+         eval_tokens: int | None = None) -> Text:  # fmt: skip
     """Read or make the text that ``source`` names.
 
     Parameters
@@ -56,7 +56,7 @@ def load(source: str, level: str | None = None, split: str = "valid", tokens: in
         Default: words of a folder, characters of a file.
     split : {"valid", "test"}
         What to evaluate on.
-    tokens, held_out : int, optional
+    tokens, eval_tokens : int, optional
         Use only so many symbols at the beginning, to train and to evaluate on.
 
     Raises
@@ -66,7 +66,10 @@ def load(source: str, level: str | None = None, split: str = "valid", tokens: in
     """
     path = Path(source)
     if source.partition(":")[0] == "synthetic":
-        text = _generate(source)
+        _check(level or "word", split)
+        if level == "char":
+            raise InvalidArgument(f"level of {source} must be word, got 'char': leave it out")
+        text = _generate(source, split)
     elif path.is_dir():
         text = _numbered(path.resolve().name, source, level or "word", _three(path), split)
     elif path.is_file():
@@ -75,7 +78,7 @@ def load(source: str, level: str | None = None, split: str = "valid", tokens: in
         raise InvalidArgument(f"no file or folder {source!r}; give a text or a folder with train.txt, valid.txt and "
                               "test.txt, or synthetic:tokens=20000,symbols=30,seed=1 to go without one")
     return text._replace(train=_first(text.train, tokens, "tokens"),
-                         held_out=_first(text.held_out, held_out, "held_out"))
+                         held_out=_first(text.held_out, eval_tokens, "eval_tokens"))
 
 
 def share(comm: Any, source: str, *choices: Any) -> Text:
@@ -123,8 +126,7 @@ def _decoded(path: Path) -> str:
 
 def _numbered(name: str, source: str, level: str, texts: list[str], split: str) -> Text:
     """Symbols numbered in the order in which they first appear: in the training text, then in the others."""
-    if level not in LEVELS or split not in SPLITS[1:]:
-        raise InvalidArgument(f"level must be word or char and split valid or test, got {level!r} and {split!r}")
+    _check(level, split)
     numbers: dict[str, int] = {}
     parts = [_numbers(_words(text) if level == "word" else text, numbers) for text in texts]
     sizes = *map(len, parts), len(numbers)
@@ -134,6 +136,11 @@ def _numbered(name: str, source: str, level: str, texts: list[str], split: str) 
         raise CorruptFile(f"{source} must hold {OFFICIAL[name]} words (training, validation, test, different ones), "
                           f"got {sizes}: download it again, or rename the folder if it is other data")
     return Text(name, level, len(numbers), parts[0], parts[SPLITS.index(split)])
+
+
+def _check(level: str, split: str) -> None:
+    if level not in LEVELS or split not in SPLITS[1:]:
+        raise InvalidArgument(f"level must be word or char and split valid or test, got {level!r} and {split!r}")
 
 
 def _words(text: str) -> Iterable[str]:
@@ -148,7 +155,7 @@ def _numbers(symbols: Iterable[str], numbers: dict[str, int]) -> np.ndarray:
     return np.array(found, np.int32)
 
 
-def _generate(source: str) -> Text:
+def _generate(source: str, split: str) -> Text:
     """Words each of which has few that follow it often, and seldom any: half of it can be foreseen."""
     wanted = generator_options.options(source, _DEFAULTS)
     rng = np.random.default_rng(wanted["seed"])
@@ -163,4 +170,6 @@ def _generate(source: str) -> Text:
         return np.array(found, np.int32)
 
     tokens = wanted["tokens"]
-    return Text(source, "word", symbols, drawn(max(2, tokens)), drawn(max(2, tokens // 10)))
+    sizes = max(2, tokens), max(2, tokens // 10), max(2, tokens // 10)
+    parts = [drawn(size) for size in sizes[: SPLITS.index(split) + 1]]  # the test text is drawn last
+    return Text(source, "word", symbols, parts[0], parts[-1])

@@ -37,3 +37,15 @@ def test_optimizers_that_average_by_themselves_take_no_other_averaging(name, giv
     with pytest.raises(InvalidArgument, match=f"{name}:warmup=9 averages .* with {setting}={value}: leave that out"):
         LoopSettings(optimizer=f"{name}:warmup=9", **given).check(ranks=1, rows=1000)
     LoopSettings(optimizer=f"{name}:warmup=9", scheme="int8").check(ranks=1, rows=1000)
+
+
+@pytest.mark.parametrize(("given", "text"), [
+    ({"every": 7, "merge": 0.5}, r"outer=diloco must be given with every=7, merge=0\.5, got none"),
+    ({"outer_warmup": 1.0}, r"outer=diloco must be given with outer_warmup=1\.0, got none"),
+    ({"outer": "diloco", "outer_warmup_scheme": "int8"},
+     "outer_warmup must be given with outer_warmup_scheme=int8, got none"),
+])  # fmt: skip
+def test_settings_of_outer_steps_are_refused_where_there_are_none(given, text):
+    with pytest.raises(InvalidArgument, match=text):
+        LoopSettings(**given).check(ranks=1, rows=1000)
+    LoopSettings(**{"outer": "diloco", "outer_warmup": 1.0, **given}).check(ranks=1, rows=1000)

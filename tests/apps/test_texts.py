@@ -41,7 +41,7 @@ def test_a_folder_of_three(tmp_path, pattern, pack, end):
     assert text.held_out.tolist() == [3, 8, 2] and text.symbols == 10 and text.level == "word"
     assert texts.load(str(tmp_path / "x"), split="test").held_out.tolist() == [1, 7, 9, 2]
     assert texts.load(str(tmp_path / "x"), "char").train.tolist()[:6] == [0, 1, 0, 2, 0, 1]
-    short = texts.load(str(tmp_path / "x"), tokens=5, held_out=2)
+    short = texts.load(str(tmp_path / "x"), tokens=5, eval_tokens=2)
     assert (len(short.train), len(short.held_out), short.symbols) == (5, 2, 10)
     assert short.facts() != text.facts() and short.facts()["level"] == "word"
 
@@ -111,3 +111,19 @@ def test_a_small_file_that_would_fill_the_memory(tmp_path):
     with pytest.raises(CorruptFile, match="must hold at most 1048576 bytes, got more"):
         compressed_files.read(tmp_path / "bomb.gz", 1 << 20)
     assert len(compressed_files.read(tmp_path / "bomb.gz", 3 << 20)) == 3 << 20
+
+
+def test_made_up_text_has_a_test_text_and_no_characters():
+    source = "synthetic:tokens=300,seed=1"
+    valid, test = (texts.load(source, split=split) for split in texts.SPLITS[1:])
+    assert (valid.train == test.train).all() and len(valid.held_out) == len(test.held_out) == 30
+    assert (valid.held_out != test.held_out).any()
+    with pytest.raises(InvalidArgument, match=r"level of synthetic.* must be word, got 'char'"):
+        texts.load(source, "char")
+    with pytest.raises(InvalidArgument, match="level must be word or char and split valid or test, got 'word' and 'x'"):
+        texts.load(source, split="x")
+
+
+def test_numbers_of_symbols_are_named_as_they_are_given():
+    with pytest.raises(InvalidArgument, match="eval_tokens must be 2 to 2000, what there is, got 1"):
+        texts.load("synthetic", eval_tokens=1)

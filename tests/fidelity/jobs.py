@@ -70,7 +70,7 @@ def pictures(name):
 @cache
 def text(name, tokens, held_out):
     """The beginning of a text, as much of it as is wanted."""
-    return texts.load(found(name), tokens=tokens, held_out=held_out)
+    return texts.load(found(name), tokens=tokens, eval_tokens=held_out)
 
 
 def found(name):

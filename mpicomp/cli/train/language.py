@@ -24,7 +24,7 @@ text = section(
            help="Symbols of the text.  [default: words of a folder, characters of a file]"),
     option("--split", type=click.Choice(["valid", "test"]), default="valid", help="Part of the text for evaluation."),
     option("--tokens", type=int, metavar="N", help="Train on the first N symbols only."),
-    option("--eval-tokens", "held_out", type=int, metavar="N", help="Evaluate on the first N symbols only."),
+    option("--eval-tokens", type=int, metavar="N", help="Evaluate on the first N symbols only."),
 )  # fmt: skip
 model = section(
     "Model",
@@ -44,8 +44,8 @@ model = section(
 @training(epochs=3.0)
 @looping_with(lr=1.0, batch=16, clip=0.25)
 @recording
-def language(source: str, level: str | None, split: str, tokens: int | None, held_out: int | None, network: str,
-             width: int, layers: int, bptt: int, dropout: float, tied: bool, **options: object) -> int:
+def language(source: str, level: str | None, split: str, tokens: int | None, eval_tokens: int | None,
+             network: str, width: int, layers: int, bptt: int, dropout: float, tied: bool, **options: object) -> int:
     """Language models on words or characters, by PyTorch.
 
     Needs mpicomp[torch]. A row is a window of the text. Prints loss and perplexity on the held-out text against the
@@ -57,7 +57,7 @@ def language(source: str, level: str | None, split: str, tokens: int | None, hel
         from ...apps.texts import share
 
         check(network, width, layers, bptt, dropout)
-        return Language(share(comm, source, level, split, tokens, held_out), seed, network, comm.rank, comm.size,
+        return Language(share(comm, source, level, split, tokens, eval_tokens), seed, network, comm.rank, comm.size,
                         width=width, layers=layers, bptt=bptt, dropout=dropout, tied=tied)  # fmt: skip
 
     return run(make, f"train language {source} {network}", options)

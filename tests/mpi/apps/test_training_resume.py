@@ -25,8 +25,8 @@ class Asked:
         return self.left <= 0
 
 
-def train_logreg(comm, keeper=None, scheme="topk:k=3", target_bits=(300, 2000), rows=None):
-    settings = Settings(scheme, workers=2 * comm.size, epochs=2, shift=1e-3, eval_every=4, target_bits=target_bits)
+def train_logreg(comm, keeper=None, scheme="topk:k=3", target_bits=(300, 2000), rows=None, epochs=2):
+    settings = Settings(scheme, workers=2 * comm.size, epochs=epochs, shift=1e-3, eval_every=4, target_bits=target_bits)
     rows = rows or data.share(comm, "synthetic:n=103,d=21,seed=7")
     return logreg.train(comm, rows, settings, keeper=keeper)
 
@@ -41,6 +41,8 @@ def train_mlp(comm, keeper=None, scheme="topk:density=0.05"):
 def train_outer(comm, keeper=None, scheme="topk:density=0.3", **changes):
     task = MLP(images.share(comm, "synthetic:train=120,test=40"), 0, comm.rank, comm.size, hidden=(9,))
     changes = {"outer": "diloco", "every": 4, "fragments": 2, "delay": 2, "outer_momentum": 0.5, **changes}
+    if changes["outer"] is None:
+        changes = {name: value for name, value in changes.items() if name not in loop_settings.OUTER_SETTINGS}
     settings = LoopSettings(scheme, batch=3, epochs=2, lr=0.01, optimizer="adam", eval_every=3, **changes)
     return loop.train(comm, task, settings, keeper=keeper)
 
@@ -50,10 +52,10 @@ def train_after_warmup(comm, keeper=None, scheme="topk:density=0.3"):
     return train_outer(comm, keeper, scheme, outer_warmup=0.2, outer_warmup_scheme=scheme)
 
 
-def train_momenta(comm, keeper=None, optimizer="onebit-adam:warmup=3", scheme="dense", workers=None):
+def train_momenta(comm, keeper=None, optimizer="onebit-adam:warmup=3", scheme="dense", workers=None, epochs=3):
     task = MLP(images.share(comm, "synthetic:train=120,test=40"), 0, comm.rank, comm.size, hidden=(9,))
-    settings = LoopSettings(workers=workers or comm.size + 1, batch=3, epochs=3, lr=0.01, optimizer=optimizer,
-                            scheme=scheme, eval_every=1)  # fmt: skip
+    settings = LoopSettings(workers=workers or comm.size + 1, batch=3, epochs=epochs, lr=0.01,
+                            optimizer=optimizer, scheme=scheme, eval_every=1)  # fmt: skip
     return loop.train(comm, task, settings, keeper=keeper)
 
 
@@ -97,6 +99,20 @@ def test_a_resumed_run_must_be_the_same_app_and_data(comm, folder):
     other = data.share(comm, "synthetic:n=103,d=21,seed=8")
     with pytest.raises(InvalidArgument, match=r"saved with data=.*crc32"):
         train_logreg(comm, Keeper(comm, folder, resume=True), rows=other)
+
+
+@pytest.mark.parametrize("train", [train_logreg, train_momenta])
+def test_a_run_is_not_resumed_for_fewer_epochs_than_it_has_done(comm, folder, train):
+    """It would count as complete, without an evaluation at its end."""
+    one = train(comm, epochs=1).steps
+    train(comm, Keeper(comm, folder, asked=Asked(comm, one)), epochs=2)
+    text = "epochs must go beyond what the run to resume has done, 1, got 1: give more"
+    with pytest.raises(InvalidArgument, match=text):
+        train(comm, Keeper(comm, folder, resume=True), epochs=1)
+    done = train(comm, Keeper(comm, folder, resume=True), epochs=2)
+    assert done.complete and plain(train(comm, Keeper(comm, folder, resume=True), epochs=2)) == plain(done)
+    with pytest.raises(InvalidArgument, match=text.replace("done, 1", "done, 2")):
+        train(comm, Keeper(comm, folder, resume=True), epochs=1)
 
 
 def test_outer_steps_are_one_worker_per_rank_and_resume_with_the_same_settings(comm, folder):
