@@ -149,6 +149,15 @@ def test_metrics(planted_trace):
     assert loss["steps"] == list(range(10))
 
 
+def test_least_and_greatest_of_a_metric_are_values(plant, spool, tmp_path):
+    """Not means over ranks, which hide the one that is far off."""
+    for rank in range(3):
+        plant(rank).metric("loss", 5.0, 8.0 + rank).done()
+    mpicomp.trace.recover(spool, tmp_path / "out.h5")
+    loss = mpicomp.trace.metrics(tmp_path / "out.h5")["loss"]
+    assert (loss["values"], loss["min"], loss["max"]) == ([5.0, 9.0], 5.0, 10.0)
+
+
 def test_metrics_that_are_not_finite(plant, spool, tmp_path):
     plant(0).metric("loss", float("inf"), 2.0, float("nan")).done()
     mpicomp.trace.recover(spool, tmp_path / "out.h5")
