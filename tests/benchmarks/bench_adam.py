@@ -27,7 +27,10 @@ QUICK: dict[str, tuple[str, ...]] = {
     "recommend": ("--epochs", "0.1", "--eval-every", "1000"),
     "language": ("--epochs", "0.1", "--eval-every", "1000", "--tokens", "8000", "--eval-tokens", "500"),
 }
-SYNTHETIC = {"recommend": "synthetic", "language": "synthetic:tokens=20000"}
+SYNTHETIC: dict[str, tuple[str, ...]] = {
+    "recommend": ("--data", "synthetic"),
+    "language": ("--data", "synthetic:tokens=20000", "--level", "word"),
+}
 RATE = {"recommend": 0.005, "language": 0.003}  # of Adam
 Row = tuple[str, str, float, tuple[str, ...]]
 ROWS: tuple[Row, ...] = (  # scheme, optimizer, factor of the rate, further options
@@ -45,7 +48,7 @@ def run(app: str, data: str | None, seed: str, row: Row, quick: bool) -> list[di
     """Evaluations of a training."""
     scheme, optimizer, factor, further = row
     command = [sys.executable, "-m", "mpicomp.cli", "train", app, *COMMON, *FIGURES[app], "--seed", seed,
-               "--data", data or SYNTHETIC[app], "--scheme", scheme, "--optimizer", optimizer,
+               *(("--data", data) if data else SYNTHETIC[app]), "--scheme", scheme, "--optimizer", optimizer,
                "--lr", str(factor * RATE[app]), "--json", *further, *(QUICK[app] if quick else ())]  # fmt: skip
     done = subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     series: list[dict[str, float]] = json.loads(done.stdout)["series"]
