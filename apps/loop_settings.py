@@ -121,21 +121,24 @@ class LoopSettings:
         return written(self.optimizer or "sgd")[0] in COMMUNICATING
 
     def _check_communicating(self) -> None:
-        given = {name: getattr(self, name) for name in ("compress_warmup", "outer")
-                 if getattr(self, name) != getattr(LoopSettings, name)}  # fmt: skip
+        given = self._changed("compress_warmup", "outer")
         if self.communicates and given:
-            raise InvalidArgument(f"optimizer {self.optimizer} averages by itself and does not work "
-                                  f"with {', '.join(f'{name}={value}' for name, value in given.items())}: leave that "
-                                  "out, or take optimizer adam")
+            raise InvalidArgument(f"optimizer {self.optimizer} averages by itself and does not work with {given}: "
+                                  "leave that out, or take optimizer adam")
 
     def _check_unused(self) -> None:
         """Refuse settings of outer steps that would be left unread."""
-        names, needed = (OUTER_SETTINGS, "outer=diloco") if self.outer is None else (
-            () if self.outer_warmup else ("outer_warmup_scheme",), "outer_warmup")  # fmt: skip
-        if given := [f"{name}={getattr(self, name)}" for name in names
-                     if getattr(self, name) != getattr(LoopSettings, name)]:
-            raise InvalidArgument(f"{needed} must be given with {', '.join(given)}, got none: give it, or leave "
-                                  "that out")
+        if self.outer is None:
+            needed, given = "outer=diloco", self._changed(*OUTER_SETTINGS)
+        else:
+            needed, given = "outer_warmup", "" if self.outer_warmup else self._changed("outer_warmup_scheme")
+        if given:
+            raise InvalidArgument(f"{needed} must be given with {given}, got none: give it, or leave that out")
+
+    def _changed(self, *names: str) -> str:
+        """Those of some settings that differ from the defaults, as text."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names
+                         if getattr(self, name) != getattr(LoopSettings, name))
 
     def _check_momentum(self) -> None:
         name, given = written(self.optimizer or "sgd")

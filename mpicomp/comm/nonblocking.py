@@ -265,7 +265,7 @@ def as_given(message: Buffer) -> Buffer:
 
 
 def with_own_types(*messages: Buffer) -> tuple[list[MPI.Datatype], list[Buffer]]:
-    """Return duplicates of the derived datatypes, and messages with them: MPI lets the caller free his in flight."""
+    """Return duplicates of the derived datatypes, and messages with them: the caller may free its own in flight."""
     given: list[MPI.Datatype] = []
     types: list[MPI.Datatype] = []
     own = list(messages)

@@ -263,7 +263,7 @@ def test_a_part_of_ones_own_that_calls_a_method_of_numpy_is_refused(monkeypatch)
 
 @pytest.mark.parametrize("scheme", ["topk:selector=first", "randomk:selector=first-of-all"])
 def test_a_selector_of_ones_own_that_makes_numpy_arrays_is_refused(monkeypatch, scheme):
-    """As the example of docs/quickstart/compressor.md does."""
+    """The example of docs/quickstart/compressor.md is one."""
     monkeypatch.setitem(schemes.PARTS, "selector", dict(schemes.PARTS["selector"]))
 
     class First:

@@ -37,11 +37,11 @@ def codec(path: Given, busbw: float | None = None) -> Result:
     dict
         Table ``schemes``: ``scheme steps n_ranks dense sent ratio density time compression hidden communication cost
         break_even dense_time speedup worth basis``. Medians over steps (of a scheme that exchanges in some steps only,
-        the mean of both kinds' medians): bytes of a vector; bytes sent by the rank that
-        sends most; ns of the step (slowest rank), of compression outside of and inside communication (slowest rank), of
-        communication (in each phase the rank that waited least). ``density`` is NaN unless ``Reducer(measures=...)``
-        measured it; ``worth`` is yes, no, even or unknown. ``break_even`` is 0 if no bytes are saved, and NaN
-        if none were sent: by one rank alone, or in memory that ranks share. Needs no comparison of clocks.
+        the mean of both kinds' medians): bytes of a vector; bytes sent by the rank that sends most; ns of the step
+        (slowest rank), of compression outside of and inside communication (slowest rank), of communication (in each
+        phase the rank that waited least). ``density`` is NaN unless ``Reducer(measures=...)`` measured it; ``worth``
+        is yes, no, even or unknown. ``break_even`` is 0 if no bytes are saved, and NaN if none were sent: by one rank
+        alone, or in memory that ranks share. Needs no comparison of clocks.
     """
     if busbw is not None and not busbw > 0:
         raise InvalidArgument(f"busbw must be a bandwidth in GB/s above 0, got {busbw}")

@@ -237,7 +237,7 @@ def queueing(comm, streams):
 
 
 def test_movements_wait_for_the_streams_of_pytorch_and_of_nccl(comm, queueing):
-    """What the caller has queued is there before, and the result is there after: its streams wait for no other."""
+    """All that the caller has queued is there before, and the result is there after: its streams wait for no other."""
     stream, by_nccl = queueing
     size, rank = comm.size, comm.rank
 
