@@ -53,7 +53,8 @@ def test_what_an_exchange_keeps_stays_if_dense_arrays_refuse_the_step(comm, seed
         reducer.reduce({"w": rng.standard_normal((40, 40)).astype(np.float16), "b": np.full(8, 6e4, np.float16)})
         kept.append((reducer.stats.skipped, arrays(reducer.state_dict())))
     assert [skipped for skipped, _ in kept] == [False, True, True]
-    assert any(value.any() for name, value in kept[0][1].items() if name.startswith("exchange/"))
+    if comm.size > 1:  # the second coding of one rank codes what is coded already, which may leave nothing
+        assert any(value.any() for name, value in kept[0][1].items() if name.startswith("exchange/"))
     np.testing.assert_equal(kept[2][1], kept[0][1])
 
 
