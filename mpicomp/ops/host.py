@@ -64,17 +64,6 @@ def positions_of(indices: Array, bounds: list[int]) -> list[int]:
     return np.searchsorted(indices, np.asarray(bounds, indices.dtype)).tolist()
 
 
-def ascends(indices: Array, n: int) -> bool:
-    """Return True if ``indices`` ascend within ``[0, n)``, none twice."""
-    return not len(indices) or bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
-
-
-def filled_length(indices: Array, n: int) -> int:
-    """Number of ``indices`` that ascend within ``[0, n)`` if only the filling ``n`` follows them; else -1."""
-    count = int(np.count_nonzero(indices != n))
-    return count if ascends(indices[:count], n) else -1
-
-
 def vouch(indices: Array, n: int, of: Array | None = None) -> Array:
     """The list itself, which the caller knows to ascend within ``[0, n)``, so that no operation validates it again.
 

@@ -158,6 +158,22 @@ void bind_union(py::module_& m) {
     }, py::arg("lists"), py::arg("n"), py::arg("out"),
        "Write the ascending union of index lists to the front of out; returns its length.");
 
+    const auto own_length_of = [](const py::array& indices, std::int64_t n, bool filled) {
+        std::size_t found = wrong;
+        visit_index(indices, "indices", [&](auto zero) {
+            const auto list = input<decltype(zero)>(indices, "indices");
+            found = own_length(list.data, list.n, n, filled);
+        });
+        return found;
+    };
+    m.def("ascends", [=](const py::array& indices, std::int64_t n) { return own_length_of(indices, n, false) != wrong; },
+          py::arg("indices"), py::arg("n"), "Whether indices ascend within [0, n), none twice.");
+    m.def("filled_length", [=](const py::array& indices, std::int64_t n) {
+        const std::size_t found = own_length_of(indices, n, true);
+        return found == wrong ? py::ssize_t{-1} : static_cast<py::ssize_t>(found);
+    }, py::arg("indices"), py::arg("n"),
+       "Number of indices that ascend within [0, n), none twice, if only the filling n follows them; else -1.");
+
     m.def("sums_of", [](const std::vector<py::array>& lists, const std::vector<py::array>& values, std::int64_t n,
                         bool filled, py::array out, py::array sums) {
         std::size_t total = 0;
