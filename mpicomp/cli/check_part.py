@@ -20,6 +20,7 @@ from ..reducer import part_checks
 from ..reducer.part_checks import PROMISES, PROTOCOL, Row, Subject
 from . import inputs, mpi
 from .console import Column, Progress, print_json, print_table, say
+from .options import Command
 
 if TYPE_CHECKING:
     from ..comm.comm import Comm
@@ -31,7 +32,7 @@ PASSED = {True: "yes", False: "WRONG", None: "-"}
 NAMES = (PROTOCOL, *(promise.name for promise in PROMISES))
 
 
-@click.command("check-part")
+@click.command("check-part", cls=Command)
 @click.argument("part", metavar="MODULE:CLASS")
 @click.option("-s", "--scheme", metavar="SCHEME", help="Scheme to check the part in, instead of some that take it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -145,13 +146,14 @@ def document(part: str, found: list[Row]) -> dict[str, object]:
 
 def show(part: str, found: list[Row]) -> None:
     print_table(COLUMNS, [[row.promise, str(row.ranks), PASSED[row.passed]] for row in found], part)
-    advice = {}
+    advice, promises = {}, dict[tuple[str, str], list[str]]()  # promises that share a sentence
     for row in found:
-        where = f"{row.promise}, {row.ranks} rank{'s' * (row.ranks > 1)}: "
-        if row.passed is None:
-            say(row.reason, f"{where}left out, ")
-        elif not row.passed:
-            say(row.reason, where)
+        if row.passed is not True:
+            where = f"{row.ranks} rank{'s' * (row.ranks > 1)}: {'left out, ' if row.passed is None else ''}"
+            promises.setdefault((where, row.reason), []).append(row.promise)
+        if row.passed is False:
             advice[row.promise] = row.advice
+    for (where, reason), names in promises.items():
+        say(reason, f"{', '.join(names)}, {where}")
     for promise, text in advice.items():
         say(text, f"To do for {promise}: ")

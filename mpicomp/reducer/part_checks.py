@@ -7,6 +7,7 @@ breaks one may leave its communicator unusable.
 from __future__ import annotations
 
 import os
+import re
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
@@ -303,6 +304,8 @@ def check(subject: Subject, make_comm: Callable[[], Communicator], control: Comm
           report: Callable[[Row], None]) -> None:
     """Check all promises of a part and report a row for each (collective).
 
+    One error ends the checks of many promises: the first of them is broken, the others are left out as not judged.
+
     ``make_comm`` returns a communicator of its own in each call; ``control`` is one that no part gets.
     """
     if wrong := wrong_arguments(subject.kind, subject.part):
@@ -310,14 +313,24 @@ def check(subject: Subject, make_comm: Callable[[], Communicator], control: Comm
                    f"See mpicomp.schemes.interfaces.{PROTOCOLS[subject.kind].__name__}."))
         return
     report(Row(PROTOCOL, control.size, True))
+    first: dict[str, str] = {}  # by cause, the promise that was reported with it
     for promise in PROMISES:
         found = [_checked(promise, scheme, make_comm, control) for scheme in subject.schemes]
         wrong = [reason for passed, reason in found if passed is False]
+        fresh = [reason for reason in wrong if _cause(reason) not in first]
         left_out = "" if any(passed for passed, _ in found) else found[0][1]
-        if wrong:
-            report(Row(promise.name, control.size, False, wrong[0], promise.advice))
+        if fresh:
+            report(Row(promise.name, control.size, False, fresh[0], promise.advice))
+        elif wrong:
+            report(Row(promise.name, control.size, None, f"not judged: the error of {first[_cause(wrong[0])]}"))
         else:
             report(Row(promise.name, control.size, None if left_out else True, left_out))
+        first |= {_cause(reason): promise.name for reason in fresh}
+
+
+def _cause(reason: str) -> str:
+    """A reason without its numbers: of steps, lengths and lines."""
+    return re.sub(r"\d+", "0", reason)
 
 
 def _checked(promise: Promise, scheme: Scheme, make_comm: Callable[[], Communicator], control: Communicator

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -77,7 +78,11 @@ class StepContext:
     def density(self, target: float, span: int) -> float:
         """The density of a span in this step, ``target`` being the scheme's: the caller's or the schedule's."""
         own = self.densities[span]
-        return self.schedule.density(target if own is None else own, span, self.number)
+        density = self.schedule.density(target if own is None else own, span, self.number)
+        if not isinstance(density, (float, Real)) or not 0 < density <= 1:  # float first: most are
+            raise InvalidArgument(f"schedule {self.schedule.name} must return a density above 0 and up to 1, got "
+                                  f"{density!r} for span {span} in step {self.number}: correct its density()")
+        return density
 
     def place(self, local: int, indices: Array | None) -> Place:
         """The place of the values of one of this rank's workers."""
@@ -92,15 +97,32 @@ class StepContext:
         return u.copy_to(self.ops.empty(u.n, u.gradient.dtype), self.ops)
 
     def select(self, u: Compensated) -> tuple[Array | None, Array | None]:
-        """The selector's selection in its compact form, and as ascending indices (None: all)."""
+        """The selector's selection as it travels, and as ascending indices (None: all).
+
+        It travels in its compact form if the selector's ``wire_like`` describes that, else as the indices.
+        """
         wire = self.selector.select(u, self)
-        return wire, None if wire is None else self._checked(self.selector.expand_own(wire, self), u.n)
+        if wire is None:
+            return None, None
+        indices = self._checked(self.selector.expand_own(wire, self), u.n)
+        return wire if wire is indices or self.describes(wire) else indices, indices
+
+    def describes(self, wire: Array) -> bool:
+        """True if the selector's ``wire_like`` describes its selections; a selection unlike it is refused."""
+        like = self.selector.wire_like(self)
+        if like is not None and (wire.dtype, wire.size) != (like.dtype, like.size):
+            raise InvalidArgument(f"selector {self.selector.name} must select an array like its wire_like, of "
+                                  f"{like.size} {like.dtype}, got {wire.size} {wire.dtype}")
+        return like is not None
 
     def _checked(self, indices: Array, n: int) -> Array:
-        """A selection's indices, refused if the lists of several workers could not be added up for their dtype."""
+        """A selection's indices, refused on this rank if other ranks would take them for a damaged message."""
         if (given := getattr(indices, "dtype", type(indices).__name__)) != (dtype := self.ops.index_dtype(n)):
             raise InvalidArgument(f"selector {self.selector.name} must give indices as an array of {dtype}, "
                                   f"ctx.ops.index_dtype(u.n), got {given}")
+        if not self.ops.ascends(indices, n):
+            raise InvalidArgument(f"selector {self.selector.name} must give indices that ascend within [0, {n}), none "
+                                  "twice: sort them, leave out repeated ones, and take n from u.n")
         return indices
 
     def read(self, u: Compensated, indices: Array | None) -> tuple[Array, int]:
@@ -249,7 +271,7 @@ class Selector(Part, Protocol):
         return self.expand(wire, ctx)
 
     def wire_like(self, ctx: StepContext) -> Array | None:
-        """An empty array like a selection; None if only the selecting rank knows the length."""
+        """An empty array like a selection; None if only the selecting rank knows the length: indices travel then."""
         return None
 
     def counts(self, ctx: StepContext) -> list[int]:

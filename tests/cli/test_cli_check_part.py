@@ -130,6 +130,15 @@ def test_a_part_that_fails_at_once(alone, command, path, part, promise, text):
     assert row["promise"] == promise and re.search(text, row["reason"])
 
 
+def test_an_error_of_all_promises_is_printed_once(one_job, command, path):
+    ended = one_job(command, "check-part", "faulty_parts:Leaving", **path)
+    assert ended.code == 2, ended.err
+    assert ended.out.count("called sys.exit(0)") == 1
+    assert ended.out.count("WRONG") == 1
+    assert re.search(r"same on all ranks, sent \+ kept = came in, .*NaN refused, \d ranks?: left out, not judged: the "
+                     "error of any length and dtype", ended.out), ended.out
+
+
 def test_a_part_that_one_rank_cannot_make(one_job, command, path):
     ended = one_job(command, "check-part", "on-one-rank:Good", **path)
     assert ended.code == 2, ended.err

@@ -56,6 +56,8 @@ class Leader(Exchange[Led, averaging.Common]):
             return Led(leader, None, nonfinite)
         wire, indices = ctx.select(us[lead])
         assert wire is not None and indices is not None, "the selector chooses some"
+        if wire is indices:  # else `select` has done so
+            ctx.describes(wire)  # or refuses it
         values, nonfinite[lead] = ctx.read(us[lead], indices)
         return Led(leader, Selection(lead, wire, indices, values), nonfinite)
 
@@ -76,7 +78,8 @@ def _broadcast(choice: Led, ctx: StepContext) -> tuple[Array, int]:
     """The leader's indices on every rank, and the bytes of its selection, which travels in the compact form."""
     own = choice.selection
     like = ctx.selector.wire_like(ctx)
-    if like is None:  # a length that only the leader knows
+    compact = like is not None
+    if like is None:  # the indices, as many as only the leader knows
         length = np.array([0 if own is None else own.wire.size], np.int64)
         ctx.comm.broadcast(length, choice.leader)
         validation.counts(length.tolist(), ctx.n, "indices")
@@ -85,4 +88,4 @@ def _broadcast(choice: Led, ctx: StepContext) -> tuple[Array, int]:
     ctx.comm.broadcast(wire, choice.leader)
     if own is not None:
         return own.indices, wire.nbytes
-    return validation.ascending(ctx.selector.expand(wire, ctx), ctx), wire.nbytes
+    return validation.ascending(ctx.selector.expand(wire, ctx) if compact else wire, ctx), wire.nbytes

@@ -15,6 +15,7 @@ from mpicomp.schemes.codecs import CODECS
 from mpicomp.schemes.exchanges import EXCHANGES
 from mpicomp.schemes.interfaces import Selector
 from mpicomp.schemes.memories import MEMORIES
+from mpicomp.schemes.schedules import WarmUp
 
 pytestmark = pytest.mark.filterwarnings("ignore::mpicomp.errors.SchemeWarning")
 
@@ -47,6 +48,13 @@ class Counting(Good):
 
     def select(self, u, ctx):
         return np.arange(next(self.steps) % 7, u.n, 7, dtype=ctx.ops.index_dtype(u.n))
+
+
+class Listing(Good):
+    """Every promise ends in the same error."""
+
+    def select(self, u, ctx):
+        return list(super().select(u, ctx))
 
 
 class Whole(Good):
@@ -179,6 +187,36 @@ def test_a_broken_part_is_caught(comm, monkeypatch, kind, part, promise, text):
     assert (row.promise, row.passed) == (promise, False)
     assert re.search(text, row.reason), row.reason
     assert row.advice
+
+
+def test_an_error_of_all_promises_is_reported_once(comm, monkeypatch):
+    _, first, *others = rows_of(monkeypatch, "selector", Listing)
+    assert first.passed is False
+    assert "must give indices as an array of int32" in first.reason
+    assert {(row.passed, row.reason) for row in others} == {(None, "not judged: the error of any length and dtype")}
+
+
+class Undefined(WarmUp):
+    """Returns no density that can be."""
+
+    name, options = "mine", ()
+
+    def __init__(self):
+        super().__init__(0, 1.0, 1)
+
+    def density(self, target, span, number):
+        return self.value
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0, -1.0, 25, None])
+@pytest.mark.parametrize("scheme", ["topk", "scalecom", "threshold"])
+def test_a_density_that_cannot_be_is_refused_with_its_schedule(comm, monkeypatch, scheme, value):
+    Undefined.value = value
+    monkeypatch.setitem(schemes.PARTS["schedule"], "mine", Undefined)
+    reducer = mpicomp.Reducer(comm, f"{scheme}:schedule=mine")
+    with pytest.raises(InvalidArgument, match=f"schedule mine must return a density .*, got {value} for span 0 in "
+                                              r"step 0: correct its density\(\)"):
+        reducer.reduce(np.ones(20, np.float32))
 
 
 def test_a_codec_that_differs_per_rank_is_caught(comm, monkeypatch):

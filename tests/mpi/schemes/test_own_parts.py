@@ -1,4 +1,4 @@
-"""A user's part that fails on one rank: all ranks raise before the agreement, and after it if the part reports it."""
+"""Parts of users' own: their mistakes on one rank are raised on all, and selections travel in any form."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,8 @@ import pytest
 
 import mpicomp
 from mpicomp import schemes
-from mpicomp.schemes.interfaces import Exchange
+from mpicomp.errors import InvalidArgument
+from mpicomp.schemes.interfaces import Exchange, Selector
 from mpicomp.schemes.selectors import DENSITY, Counted, K
 from mpicomp.schemes.values import Exchanged, Mean, Sent
 
@@ -85,3 +86,64 @@ def test_a_mistake_on_one_rank_is_raised_on_all_and_changes_nothing(comm, seed, 
     spared.reduce(grads[0])
     for step in (1, 2):
         np.testing.assert_array_equal(reducer.reduce(grads[step]), spared.reduce(grads[step]))
+
+
+class Stride(Selector):
+    """Every fourth element; a selection travels as one byte, its offset, if ``likeness`` describes that."""
+
+    name, reference, options = "stride", "a test", ()
+    broadcasts = True
+    likeness = None
+
+    def select(self, u, ctx):
+        return np.array([ctx.number % 4], np.uint8)
+
+    def expand(self, wire, ctx):
+        return np.arange(int(wire[0]), ctx.n, 4, dtype=ctx.ops.index_dtype(ctx.n))
+
+    def wire_like(self, ctx):
+        return self.likeness
+
+
+class Wrong(Stride):
+    """Gives, on the last rank, indices that ``of`` makes of the right ones."""
+
+    name = "wrong"
+
+    def expand(self, wire, ctx):
+        right = super().expand(wire, ctx)
+        return self.of(right) if ctx.comm.rank == ctx.comm.size - 1 else right
+
+
+@pytest.mark.parametrize("indices", ["auto", "plain", "gaps", "bitmap"])
+@pytest.mark.parametrize("of", [lambda right: right[::-1].copy(), lambda right: np.repeat(right, 2)],
+                         ids=["descending", "twice"])
+def test_indices_that_do_not_ascend_are_refused_on_all_ranks(comm, of, indices, monkeypatch):
+    monkeypatch.setitem(schemes.PARTS["selector"], "wrong", Wrong)
+    monkeypatch.setattr(Wrong, "of", staticmethod(of), raising=False)
+    reducer = mpicomp.Reducer(comm, f"topk:selector=wrong,indices={indices}")
+    with pytest.raises(InvalidArgument, match=f"rank {comm.size - 1}: selector wrong must give indices that ascend"):
+        reducer.reduce(np.ones(N))
+
+
+@pytest.mark.parametrize("scheme", ["topk", "scalecom"])
+def test_a_compact_selection_travels_as_indices_if_it_has_no_wire_like(comm, seed, scheme, monkeypatch):
+    monkeypatch.setitem(schemes.PARTS["selector"], "stride", Stride)
+    grads = [np.random.default_rng([seed, comm.rank, step]).standard_normal(N) for step in range(4)]
+    means, bits = [], []
+    for likeness in (None, np.empty(1, np.uint8)):
+        monkeypatch.setattr(Stride, "likeness", likeness)
+        reducer = mpicomp.Reducer(comm, f"{scheme}:selector=stride")
+        means.append([reducer.reduce(grad) for grad in grads])
+        bits.append(reducer.stats.payload_bits)
+    np.testing.assert_array_equal(means[0], means[1])
+    assert bits[0] > bits[1]
+
+
+@pytest.mark.parametrize("scheme", ["topk", "scalecom"])
+def test_a_selection_unlike_its_wire_like_is_refused_on_all_ranks(comm, scheme, monkeypatch):
+    monkeypatch.setitem(schemes.PARTS["selector"], "stride", Stride)
+    monkeypatch.setattr(Stride, "likeness", np.empty(2, np.uint8))
+    reducer = mpicomp.Reducer(comm, f"{scheme}:selector=stride")
+    with pytest.raises(InvalidArgument, match=r"rank 0: selector stride must select an array like .* 2 uint8, got 1"):
+        reducer.reduce(np.ones(N))
