@@ -118,6 +118,12 @@ class Ghost:
         return self.ops.copied(Ghost(self.ops, self.size, np.bool_))
 
     __ne__ = __eq__  # type: ignore[assignment]
+
+    def _computed(self, *_others: object) -> NoReturn:
+        raise Unknown("arrays have no elements to compute with; use operations of ctx.ops, as in ctx.ops.scale(x, 0.5)")
+
+    __mul__ = __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = __isub__ = __radd__ = _computed
+    __rsub__ = __neg__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = __float__ = _computed
     __hash__ = object.__hash__
 
     def all(self) -> bool:

@@ -1,5 +1,6 @@
 """Every scheme runs on arrays without elements; assumptions about the elements are consistent and reported."""
 
+import operator
 import random
 import sys
 
@@ -258,6 +259,14 @@ def test_a_part_of_ones_own_that_asks_for_more_is_refused_in_one_sentence(monkey
 def test_a_part_of_ones_own_that_calls_a_method_of_numpy_is_refused(monkeypatch):
     monkeypatch.setattr("mpicomp.schemes.codecs.float.Float.encode", lambda _self, values, *_: values.tobytes())
     with pytest.raises(InvalidArgument, match=r"cannot be simulated: arrays have no elements, .* tobytes"):
+        program("topk")
+
+
+@pytest.mark.parametrize("compute", [lambda x: x * 0.9, lambda x: 0.9 * x, lambda x: x / 2, lambda x: -x,
+                                     lambda x: x > 0, lambda x: operator.imul(x, 0.9)])
+def test_a_part_of_ones_own_that_computes_with_arrays_is_refused(monkeypatch, compute):
+    monkeypatch.setattr("mpicomp.schemes.codecs.float.Float.encode", lambda _self, values, *_: compute(values))
+    with pytest.raises(InvalidArgument, match=r"cannot be simulated: arrays have no elements to compute with; use .*"):
         program("topk")
 
 
