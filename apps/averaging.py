@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 from mpicomp import Reducer
+from mpicomp._util.plurals import count
 from mpicomp.checkpoint import common_result
 from mpicomp.errors import InvalidArgument
 from mpicomp.optim import COMMUNICATING, OPTIMIZERS, DiLoCo, make
@@ -177,7 +178,7 @@ class OuterSteps:
 
     def restore(self, saved: Any) -> None:
         self._comm.fail_together(None if saved.same_ranks else InvalidArgument(
-            f"with outer steps each rank has a model of its own: resume on {saved.ranks} ranks"
+            f"with outer steps each rank has a model of its own: resume on {count(saved.ranks, 'rank')}"
         ))  # fmt: skip
         self._left = max(0, self._left - saved.step)
         if self.averages:
@@ -211,7 +212,7 @@ class Momenta(OneModel):
 
     def restore(self, saved: Any) -> None:
         self._comm.fail_together(None if saved.same_ranks else InvalidArgument(
-            f"with optimizer {self._adam.name} each rank has a state of its own: resume on {saved.ranks} ranks"
+            f"with optimizer {self._adam.name} each rank has a state of its own: resume on {count(saved.ranks, 'rank')}"
         ))  # fmt: skip
 
 

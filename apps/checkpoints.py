@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpicomp import checkpoint
+from mpicomp._util.plurals import count
 from mpicomp.comm.safety.collective_errors import run_collectively
 from mpicomp.errors import InvalidArgument, MpicompError, RefusedOverwrite
 
@@ -166,7 +167,7 @@ def _impossible(folder: Any, every: int | None, resume: bool) -> InvalidArgument
 def check_ranks(comm: Any, saved: Any, reducer: Any) -> None:
     """Refuse, on every rank, to resume models that differ between ranks on another number of ranks (collective)."""
     comm.fail_together(None if checkpoint.common_result(reducer) or saved.same_ranks else InvalidArgument(
-        f"with {saved.settings['scheme']} each rank has a model of its own: resume on {saved.ranks} ranks"
+        f"with {saved.settings['scheme']} each rank has a model of its own: resume on {count(saved.ranks, 'rank')}"
     ))  # fmt: skip
 
 

@@ -38,7 +38,8 @@ Watcher = Callable[[Evaluation, int], None]  # gets every evaluation and the num
 
 
 def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch: Watcher | None = None,
-          keeper: Keeper | None = None, kind: type[Run] | None = None) -> Result:
+          keeper: Keeper | None = None, kind: type[Run] | None = None,
+          done: Callable[[Result], None] = lambda result: None) -> Result:
     """Train from ``x* + shift`` and measure how the gap closes with the bits sent (collective).
 
     Parameters
@@ -55,6 +56,8 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
         Saves checkpoints, stops the run when asked to, and has what it resumes from.
     kind : type, optional
         What a step is; by default ``Run``.
+    done : callable
+        Gets the result, on every rank, before the last checkpoint, which may fail.
 
     Raises
     ------
@@ -76,6 +79,9 @@ def train(comm: Any, data: Dataset, settings: Settings, trace: Any = None, watch
     _descend(run, settings, result, watch or (lambda evaluation, steps: None), keeper)
     result.bytes_sent = run.mean_bytes_sent()
     result.seconds = {"minimum": solved, **run.seconds}
+    done(result)
+    if result.complete:
+        keeper.end(run)
     return result
 
 
@@ -139,8 +145,6 @@ def _descend(run: Run, settings: Settings, result: Result, watch: Watcher, keepe
         if run.steps < steps and keeper.after_step(run):
             break
     result.steps, result.complete = run.steps, not keeper.stopped
-    if result.complete:
-        keeper.end(run)
 
 
 def evaluate_if_due(run: Run, settings: Settings, result: Result, watch: Watcher, steps: int) -> None:

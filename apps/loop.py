@@ -84,7 +84,7 @@ def check(comm: Any, task: Task, settings: LoopSettings, keeper: Keeper) -> Loop
 
 
 def train(comm: Any, task: Task, settings: LoopSettings, trace: Any = None, watch: Watcher | None = None,
-          keeper: Keeper | None = None) -> Report:
+          keeper: Keeper | None = None, done: Callable[[Report], None] = lambda report: None) -> Report:
     """Train a task (collective).
 
     Parameters
@@ -98,6 +98,8 @@ def train(comm: Any, task: Task, settings: LoopSettings, trace: Any = None, watc
         Called on every rank after each evaluation.
     keeper : Keeper, optional
         Saves checkpoints, stops the run when asked to, and has what it resumes from.
+    done : callable
+        Gets the report, on every rank, before the last checkpoint, which may fail.
 
     Raises
     ------
@@ -112,6 +114,9 @@ def train(comm: Any, task: Task, settings: LoopSettings, trace: Any = None, watc
         run.restore(keeper.saved)
         keeper.resumed()
     _descend(run, watch or (lambda point, steps: None), keeper)
+    done(run.report)
+    if run.report.complete:
+        keeper.end(run)
     return run.report
 
 
@@ -132,8 +137,6 @@ def _descend(run: LoopRun, watch: Watcher, keeper: Keeper) -> None:
         if not over and keeper.after_step(run):
             break
     report.steps, report.complete, report.seconds = run.steps, not keeper.stopped, run.seconds
-    if report.complete:
-        keeper.end(run)
 
 
 def _rate(settings: LoopSettings, steps_per_epoch: int) -> rates.Rate:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mpicomp import Scheme
+from mpicomp._util.plurals import count
 from mpicomp.errors import InvalidArgument
 from mpicomp.optim.optimizers import SGD
 from mpicomp.optim.rates import MOST_EPOCHS
@@ -66,11 +67,12 @@ class LoopSettings:
             if not 0 <= getattr(self, name) < math.inf:
                 raise InvalidArgument(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
         if workers * self.batch > rows:
-            raise InvalidArgument(f"{workers} workers with {self.batch} rows each need {workers * self.batch} rows, "
-                                  f"got {rows}: use fewer workers or a smaller batch")
+            raise InvalidArgument(f"the data must have at least {count(workers * self.batch, 'row')} for "
+                                  f"{count(workers, 'worker')} with a batch of {self.batch}, got {rows}: use fewer "
+                                  "workers or a smaller batch")
         if self.outer is not None and (self.outer not in OUTER or workers != ranks):
             raise InvalidArgument(f"outer must be {' or '.join(OUTER)}, with one worker per rank, got {self.outer} and "
-                                  f"{workers} workers on {ranks} ranks")
+                                  f"{count(workers, 'worker')} on {count(ranks, 'rank')}")
         if Scheme.parse(self.outer_warmup_scheme).diverges:
             raise InvalidArgument("outer_warmup_scheme must have the same mean on all ranks, got "
                                   f"{self.outer_warmup_scheme}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mpicomp._util.plurals import count
 from mpicomp.bench.plot import check_plot as check
 
 from .loop_settings import Report
+from .settings import known
 
 __all__ = ["check", "draw"]
 
@@ -30,6 +32,6 @@ def draw(path: Path, report: Report, suffix: str) -> None:
     densities = {point.density for point in report.series}
     if len(densities) > 1 and min(densities) > 0:  # a scale of one value has no width
         panels.flat[2].set_yscale("log")
-    settings = report.settings
-    figure.suptitle(f"{report.app}, {settings.scheme}, {settings.workers} workers, seed {settings.seed}")
+    settings, workers = report.settings, count(known(report.settings.workers), "worker")
+    figure.suptitle(f"{report.app}, {settings.scheme}, {workers}, seed {settings.seed}")
     figure.savefig(path, format=suffix[1:], dpi=120)

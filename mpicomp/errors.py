@@ -17,6 +17,9 @@ class Disagreement(MpicompError, RuntimeError):
     """Ranks called a collective with different arguments; raised on every rank, naming both sides."""
 
 
+SKIPPING = "nonfinite='skip' leaves out such steps on all ranks"  # advice of errors about NaN in gradients
+
+
 class NonFiniteGradient(MpicompError, FloatingPointError):
     """A gradient holds NaN or infinity; raised on every rank, naming rank and array."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .._util.plurals import count
 from ..errors import InvalidArgument
 from . import environment
 from .rows import differing, interval, label, micros
@@ -29,8 +30,9 @@ class Baseline:
         """Raise InvalidArgument, before the work, if no row could be compared."""
         kinds = {(row["collective"], row["n_ranks"]) for row in self._rows.values()}
         if (collective, n_ranks) not in kinds:
-            had = "; ".join(f"{name} on {ranks} ranks" for name, ranks in sorted(kinds))
-            raise InvalidArgument(f"--baseline {self.name} has {had or 'no rows'}, not {collective} on {n_ranks} ranks")
+            had = "; ".join(f"{name} on {count(ranks, 'rank')}" for name, ranks in sorted(kinds))
+            raise InvalidArgument(f"--baseline {self.name} has {had or 'no rows'}, not {collective} on "
+                                  f"{count(n_ranks, 'rank')}")
 
     def compare(self, rows: Iterable[Row]) -> None:
         """Set ``baseline_us``, ``change_pct`` and ``regressed`` of the rows that are in the baseline."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument, MissingExtra
-from .rows import differing, interval, label
+from .rows import differing, interval, label, ranks_of
 from .schema import Document, Row
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ def _line(left: Axes, right: Axes, index: int, name: str, rows: list[Row]) -> No
 def _title(document: Document) -> str:
     rows = document["rows"]
     what = " ".join(dict.fromkeys(row["collective"] for row in rows))
-    ranks = " ".join(str(n) for n in dict.fromkeys(row["n_ranks"] for row in rows))
     library = document.get("mpi", {}).get("name", "")
     launches = max((row["launches"] or 1 for row in rows), default=1)
     many = f", {launches} launches" if launches > 1 else ""
     dtypes = " ".join(dict.fromkeys(row["dtype"] for row in rows))
-    return f"{what}, {dtypes}, {ranks} ranks{f', {library}' if library else ''}{many}"
+    return f"{what}, {dtypes}, {ranks_of(rows)}{f', {library}' if library else ''}{many}"

@@ -8,6 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from .._util.plurals import count
 from ..allreduce.native import least_bytes
 from .confidence import median_interval
 from .plan import Plan, bounded_name, show_size
@@ -165,9 +166,15 @@ def closing(rows: Sequence[Row]) -> list[str]:
         ratio = math.exp(abs(mean))
         spread = ratio * math.hypot(*(error for _, error in logs)) / len(logs)
         figure = f"{ratio:.2f}x" + f" +- {spread:.2f}" * math.isfinite(spread)
-        sizes = f"geometric mean over {len(logs)} size{'s' * (len(logs) > 1)}"
+        sizes = f"geometric mean over {count(len(logs), 'size')}"
         lines.append(f"{name} {figure} {'faster' if mean >= 0 else 'slower'} than {base_name} ({sizes})")
     return lines
+
+
+def ranks_of(rows: Iterable[Row]) -> str:
+    """The numbers of ranks of ``rows``, such as "2 4 ranks"."""
+    numbers = list(dict.fromkeys(row["n_ranks"] for row in rows))
+    return f"{' '.join(map(str, numbers))} rank{'s' * (numbers != [1])}"
 
 
 def uncertainty(row: Row) -> float:

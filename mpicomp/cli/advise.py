@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..bench import check, plan, probe
+from .._util.plurals import count
+from ..bench import check, environment, plan, probe
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument
 from ..simulate import Machine, Model, simulated
@@ -20,7 +21,7 @@ from ..simulate.steps import kinds
 from ..trace.units import digits
 from . import inputs, mpi
 from .console import Column, Progress, folded, print_json, print_table, say, width_of
-from .machine import this_machine
+from .machine import noise_of, this_machine
 from .options import CommaList, Command, as_json, option, quiet, scheme_names, section
 from .simulate import SENT
 
@@ -67,6 +68,7 @@ def advise(
     compute = run_collectively(comm, lambda: inputs.compute_time(model, compute_time, tflops, batch, function))
     machine = run_collectively(comm, lambda: inputs.machine(machine_file)) if machine_file else None
     progress = Progress(quiet or comm.rank != 0)
+    noise = environment.Noise()
     if function is not None:
         compute = timed_compute(comm, function)
     native, note = None, "native: not measured"
@@ -79,11 +81,12 @@ def advise(
     measured: dict[str, float] = {}
     if checks:
         measured = check.steps(comm, comm.bcast(best(advice) if advice is not None else None), model.layers, kinds)
+    share = noise.share(comm) if machine_file is None or checks or function else 0.0  # with neither, nothing is timed
     if advice is not None:  # on rank 0
         if as_json:
-            print_json(document(advice, model, machine, compute, measured, note))
+            print_json(document(advice, model, machine, compute, measured, note, share))
         else:
-            report(advice, model, compute, measured, note)
+            report(advice, model, compute, measured, [note, *noise_of(share)])
 
 
 def checked(texts: Sequence[str]) -> list[str]:
@@ -114,12 +117,12 @@ def best(advice: Advice) -> list[str]:
 
 
 def document(advice: Advice, model: Model, machine: Machine, compute: float, measured: Mapping[str, float],
-             note: str) -> dict[str, object]:
-    """The JSON document of the advice."""
+             note: str, share: float) -> dict[str, object]:
+    """The JSON document of the advice; other processes used ``share`` of the CPUs."""
     return {
         "format": "mpicomp-advice", "version": 1, "compress": advice.compress, "verdict": advice.verdict,
         "model": {"name": model.name, "elements": model.n}, "compute": compute, "machine": machines.dump(machine),
-        "native": note, "left_out": advice.left_out,
+        "native": note, "others_share": share, "left_out": advice.left_out,
         "rows": [{**line.prediction.row(), **unknown(line), "dense": line.dense, "break_even": break_even(line),
                   "published": line.published, "measured_exchange": measured.get(line.what)} for line in advice.lines],
     }
@@ -138,18 +141,18 @@ def break_even(line: Line) -> float | str | None:
     return words.get(line.break_even, line.break_even)
 
 
-def report(advice: Advice, model: Model, compute: float, measured: Mapping[str, float], note: str) -> None:
+def report(advice: Advice, model: Model, compute: float, measured: Mapping[str, float],
+           notes: Sequence[str]) -> None:
     """Print the table, remarks, checks, published results and the verdict."""
     first = advice.lines[0].prediction
     columns = COLUMNS if first.nodes > 1 else COLUMNS[:-1]  # one node has no link to break even on
     print_table(columns, [cells(line, advice.best(dense=True))[: len(columns)] for line in advice.lines],
-                f"{model.name}: {model.n} elements, {first.ranks} ranks on "
-                f"{first.nodes} node{'s' * (first.nodes > 1)}, "
-                f"{digits(1e3 * compute)} ms of computing per step")
+                f"{model.name}: {count(model.n, 'element')}, {count(first.ranks, 'rank')} on "
+                f"{count(first.nodes, 'node')}, {digits(1e3 * compute)} ms of computing per step")
     say(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
     if first.nodes > 1:
         say("break-even: the bandwidth of a node's link above which dense is faster")
-    for remark in (note, *advice.left_out):
+    for remark in (*notes, *advice.left_out):
         say(remark)
     for name, seconds in measured.items():
         predicted = next(line.prediction.exchange for line in advice.lines if line.what == name)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from .._util.plurals import count
+
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "srun")
 PLAIN_PROGRESS_S = 30.0  # without a terminal, progress is a line in a log: rare
 NARROWEST = 10  # characters of a column of words
@@ -97,7 +99,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         return
     if title:
         print(f"# {title}")
-    for part in _parts(natural, width):
+    for part in column_parts(natural, width):
         some, room = [columns[i] for i in part], [natural[i] for i in part]
         print(plain_line([column.title for column in some], some, room))
         for row in rows:
@@ -118,7 +120,7 @@ def _in_colours() -> bool:
     return not os.environ.get("NO_COLOR")  # https://no-color.org; bold type is no colour
 
 
-def _parts(natural: Sequence[int], width: int | None) -> list[list[int]]:
+def column_parts(natural: Sequence[int], width: int | None) -> list[list[int]]:
     """Column numbers of each part: the first column, and as many others as fit beside it."""
     parts = [[0]]
     for i in range(1, len(natural)):
@@ -222,5 +224,6 @@ class SteadyProgress(Progress):
 
     def _repeat(self) -> None:
         while not self._over.wait(PLAIN_PROGRESS_S):
-            sys.stderr.write(f"# {self._text}{f'; {self.step} steps done' * bool(self.step)}\n")
+            done = f"; {count(self.step, 'step')} done" if self.step else ""
+            sys.stderr.write(f"# {self._text}{done}\n")
             sys.stderr.flush()

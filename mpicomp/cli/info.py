@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from .._util import environment_variables
+from .._util.plurals import count
 from ..bench import environment
 from ..errors import InvalidArgument
-from ..trace.units import count, some_ranges
+from ..trace.units import some_ranges
 from . import mpi
 from .console import print_json, say
 from .options import Command, as_json

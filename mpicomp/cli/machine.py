@@ -1,4 +1,4 @@
-"""This job's machine for `mpicomp simulate` and `advise`, calibrated by short steps of all ranks."""
+"""This job's machine for `mpicomp simulate` and `advise`, calibrated by short steps; the noise meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._util.progress import Progress
-from ..bench import check, probe
+from ..bench import check, environment, probe
 from ..simulate import machine, program_of, replay
 from ..simulate.ghost_ops import CALL, STEP
 from ..simulate.models import named
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 SCHEMES = ("scalecom:chunk=112", "topk-global", "dgc", "onebit")  # whose steps call few and many operations
 SHORT, ROUNDS = 1000, 3  # elements of a short step; measurements of every scheme, in turn
+
+
+def noise_of(share: float) -> list[str]:
+    """A warning if other processes used enough of the CPUs to make a measurement doubtful."""
+    if share <= environment.FOREIGN_LIMIT:
+        return []
+    return [f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine"]
 
 
 def this_machine(comm: Comm, say: Progress, source: str) -> machine.Machine:

@@ -62,24 +62,26 @@ OUTPUT = OutputPath()
 class Command(click.Command):
     """A command whose ``--help`` lists options by section, those without a section last.
 
-    A path must have a name: an empty one, of a shell variable that is not set, would count as none. Two outputs must
-    not be the same file: one would destroy the other.
+    No option may be empty: the text of a shell variable that is not set would count as no option. Two outputs must not
+    be the same file: one would destroy the other.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
         outputs: dict[str, str] = {}
         for parameter in self.params:
-            path, name = ctx.params.get(parameter.name or ""), max(parameter.opts, key=len)
-            if path is None or not isinstance(parameter.type, click.Path) or ctx.resilient_parsing:
+            value, name = ctx.params.get(parameter.name or ""), max(parameter.opts, key=len)
+            if value is None or not isinstance(parameter, click.Option) or ctx.resilient_parsing:
                 continue
-            if path == "":
-                raise InvalidArgument(f"{name} must be a path, got an empty name: give one, or leave out {name}")
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and not text.strip(" ,"):
+                    advice = "give one" if parameter.required else f"give one, or leave out {name}"
+                    raise InvalidArgument(f"{name} must have a value, got {text!r}: {advice}")
             if not isinstance(parameter.type, OutputPath):
                 continue
-            other = outputs.setdefault(os.path.realpath(path), name)
+            other = outputs.setdefault(os.path.realpath(value), name)
             if other != name:
-                raise InvalidArgument(f"{other} and {name} must be different paths, got {path} for both: "
+                raise InvalidArgument(f"{other} and {name} must be different paths, got {value} for both: "
                                       "give another path for one of them")
         return rest
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from .. import allreduce
+from .._util.plurals import count
 from ..bench import plan
 from ..bench.plot import check_plot
 from ..errors import InvalidArgument
@@ -38,7 +39,7 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
            help=f"Dense all-reduces; the first is the baseline of the speed-up.  [default: {BASELINE}]"),
     option("-s", "--scheme", multiple=True, metavar="SCHEME,...", type=CommaList(scheme_names),
            help="Schemes, such as scalecom:chunk=112."),
-    option("--ratio", "ratios", metavar="R,...", default="",
+    option("--ratio", "ratios", metavar="R,...",
            help="Compression ratios of all-reduces with an error bound, such as bounded_stats.ratio reports; ring:R "
                 "for the ring instead of two hops."),
     option("--adds-by", default="auto", metavar="NAME", help="All-reduce by which schemes add dense values."),
@@ -63,9 +64,9 @@ COLUMNS = [Column("ranks"), Column("algorithm or scheme", left=True),
     quiet,
 )
 def simulate(
-    machine_file: str, model_name: str, ranks: str, algorithm: tuple[str, ...], scheme: tuple[str, ...], ratios: str,
-    adds_by: str, compute_time: float | None, tflops: float | None, batch: int, jitter: str | None, seed: int,
-    steps: int, platform: str | None, simgrid_options: tuple[str, ...], as_json: bool, picture: str | None,
+    machine_file: str, model_name: str, ranks: str, algorithm: tuple[str, ...], scheme: tuple[str, ...],
+    ratios: str | None, adds_by: str, compute_time: float | None, tflops: float | None, batch: int, jitter: str | None,
+    seed: int, steps: int, platform: str | None, simgrid_options: tuple[str, ...], as_json: bool, picture: str | None,
     force: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Predict training steps on a machine, from the schedules that the real algorithms execute.
@@ -100,7 +101,7 @@ def simulate(
         if platform:
             click.echo(f"messages take the routes of {platform}, by SimGrid; latencies and bandwidths of "
                        f"{machine_file} do not count")
-        report(found, f"{model.name}: {model.n} elements, {digits(1e3 * compute)} ms of computing per step")
+        report(found, f"{model.name}: {count(model.n, 'element')}, {digits(1e3 * compute)} ms of computing per step")
     if picture:
         from ..simulate.plot import plot
 
@@ -124,7 +125,7 @@ def _names(algorithms: tuple[str, ...], schemes: tuple[str, ...]) -> list[str]:
     return [*names, *(str(simulated(text)) for text in plan.split_schemes(schemes))]
 
 
-def _bounded(ratios: str) -> list[str]:
+def _bounded(ratios: str | None) -> list[str]:
     return [bounded.name_of(word.strip()) for word in ratios.split(",")] if ratios else []
 
 
@@ -160,7 +161,7 @@ def report(found: Sequence[Prediction], title: str) -> None:
     dense = baselines(found)
     print_table(COLUMNS, [cells(one, dense[one.ranks]) for one in found], title)
     say(f"times in ms; overlapped: exchanged beside the backward pass; {SENT}")
-    remarks = [(f"{one.what}, {one.ranks} ranks", (f"recorded: {one.recorded}", *one.notes)) for one in found]
+    remarks = [(f"{one.what}, {count(one.ranks, 'rank')}", (f"recorded: {one.recorded}", *one.notes)) for one in found]
     for text in dict.fromkeys(note for _, notes in remarks for note in notes):
         where = [name for name, notes in remarks if text in notes]
         say(f"{'; '.join(where) if len(where) < 4 else f'{len(where)} rows'}: {text}")

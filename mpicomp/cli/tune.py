@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import allreduce
+from .._util.plurals import count
 from ..allreduce.table import WITHOUT_LIMIT, Row, Table, choices_of, dump, load
 from ..bench import Plan, environment, plan, run
 from ..comm.safety.collective_errors import run_collectively
@@ -22,7 +23,7 @@ from ..simulate.ghost_ops import CALL, STEP
 from . import mpi
 from .bench.options import dense_algorithms, range_of_sizes
 from .console import Progress, print_json
-from .machine import this_machine
+from .machine import noise_of, this_machine
 from .options import OUTPUT, Command, as_json, option, quiet, section, timeout
 from .output import OutputFile
 
@@ -92,7 +93,7 @@ def tune(
         print_json(dump(table)) if as_json else report(row, share)
     file.write(lambda path: path.write_text(json.dumps(dump(table), indent=1) + "\n"))
     if comm.rank == 0 and not as_json:
-        layouts = f"{len(table.rows)} layout" + "s" * (len(table.rows) != 1)
+        layouts = count(len(table.rows), "layout")
         click.echo(f"{output} holds {layouts}; use it: export MPICOMP_TUNING={os.path.abspath(output)}")
     return None
 
@@ -138,7 +139,7 @@ def earlier_table(comm: Comm, path: str, force: bool) -> Table:
             raise MpicompError(f"{path}: {error.strerror}") from error
         if table.has(ranks_per_node, nodes, "cpu") and not force:
             raise RefusedOverwrite(
-                f"{path} has a row for {ranks_per_node} ranks on each of {nodes} nodes already: "
+                f"{path} has a row for {count(ranks_per_node, 'rank')} on each of {count(nodes, 'node')} already: "
                 "choose another file, or --force to replace the row"
             )
         return table
@@ -171,13 +172,6 @@ def setting(comm: Comm, share: float) -> dict[str, object]:
         "others_share": share,
         "versions": environment.versions(),
     }
-
-
-def noise_of(share: float) -> list[str]:
-    """A warning if other processes used enough of the CPUs to make a measurement doubtful."""
-    if share <= environment.FOREIGN_LIMIT:
-        return []
-    return [f"noise: other processes used {share:.0%} of the CPUs: repeat on a quiet machine"]
 
 
 def report(row: Row, share: float) -> None:

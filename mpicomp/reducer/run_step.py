@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..comm.safety.collective_errors import run_collectively
-from ..errors import NonFiniteGradient
+from ..errors import SKIPPING, NonFiniteGradient
 from ..schemes import averaging
 from ..schemes.interfaces import StepContext
 from ..schemes.parts import Parts
@@ -141,8 +141,7 @@ class Pipeline:
         whose = f" of worker {worker}" if len(flat) > 1 else ""
         return NonFiniteGradient(
             f"{bucket.where(first)}{whose} is {flat[worker][first]} in step {ctx.number} "
-            f"({count} of {bucket.total} elements are not finite); error memory is untouched. "
-            "nonfinite='skip' leaves out such steps on all ranks"
+            f"({count} of {bucket.total} elements are not finite); error memory is untouched. {SKIPPING}"
         )
 
     def run(self, prepared: Prepared, ctx: StepContext) -> Exchanged:

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from .._util.plurals import count
 from .._util.progress import Progress, silent
 from .machine import Machine
 from .models import Model
@@ -98,7 +99,7 @@ def scaling(model: Model, machine: Machine, ranks: Sequence[int], whats: Sequenc
     found: list[Prediction] = []
     for size in ranks:
         for what in whats:
-            def say(text: str, title: str = f"{what} on {size} ranks") -> None:
+            def say(text: str, title: str = f"{what} on {count(size, 'rank')}") -> None:
                 progress(f"{title}: {text}", len(found) / (len(ranks) * len(whats)))
 
             program = program_of(what, model, machine.place(size), algorithm, say)

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from .. import allreduce
+from .._util.plurals import count
 from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from . import bounded, roles
@@ -224,7 +225,7 @@ def record(run: Run, place: Place, say: Say = silent) -> Program:
         if rank % (size // FEW + 1) == 0:
             say(f"messages of rank {rank}")
         tapes.append(_tape(run, place, rank))
-    return Program(place, [tape.table() for tape in tapes], *_sent(tapes), f"all {size} ranks")
+    return Program(place, [tape.table() for tape in tapes], *_sent(tapes), f"all {count(size, 'rank')}")
 
 
 def _refuse_too_many(run: Run, place: Place, ranks: Sequence[int]) -> None:

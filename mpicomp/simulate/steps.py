@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from .._util.plurals import count
 from ..ops import ops_for
 from ..reducer.context import context_of
 from ..reducer.layout import Bucket
@@ -146,7 +147,7 @@ def even_pieces(scheme: Scheme, model: Model, size: int) -> tuple[Model, list[st
     if n > (1 + MOST_MORE) * model.n:
         return model, []
     longer = f"{n} elements instead of {model.n}, " if n != model.n else ""
-    note = f"{longer}{each} column{'s' * (each > 1)} in each rank's piece: so all are alike"
+    note = f"{longer}{count(each, 'column')} in each rank's piece: so all are alike"
     return Model(model.name, (("columns", (each * size, rows), model.flops),)), [note]
 
 

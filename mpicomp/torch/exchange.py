@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..comm.nonblocking import Pending
-from ..errors import InvalidArgument, NonFiniteGradient
+from ..errors import SKIPPING, InvalidArgument, NonFiniteGradient
 from ..ops import ops_for
 from ..ops.device import device_of
 from ..reducer.reducer import Reducer
@@ -283,7 +283,7 @@ class Alone:
         wrong = [] if self._nonfinite == "allow" else [name for name, one in gradients if not is_finite(one)]
         if wrong and self._nonfinite == "raise":
             raise NonFiniteGradient(f"the gradient of {wrong[-1]} holds NaN or infinity ({len(wrong)} of "
-                                    f"{len(gradients)} do). nonfinite='skip' leaves out such steps on all ranks")
+                                    f"{len(gradients)} do). {SKIPPING}")
         self.skipped = bool(wrong)
         return set()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._util.atomic_files import check_output, write_bytes
+from .._util.plurals import count
 from .._util.progress import Progress, part_of, silent
 from . import analysis, pictures, views
 from .analyses import arrivals, compression, over_steps, shares, traffic
@@ -17,7 +18,7 @@ from .analyses.timeline import timeline
 from .files import Source, files_of
 from .pictures import Picture
 from .tables import Result
-from .units import count, duration
+from .units import duration
 from .views import Fact, Grid, View
 
 _MOST_ROWS = 12  # of a table; the command named below it prints more

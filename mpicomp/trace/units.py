@@ -56,14 +56,6 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}" if is_known(value) else "-"
 
 
-def count(n: int, noun: str, plural: str = "s") -> str:
-    """
-    >>> count(1, "process", "es"), count(2, "process", "es")
-    ('1 process', '2 processes')
-    """
-    return f"{n} {noun}{'' if n == 1 else plural}"
-
-
 def ranges(numbers: list[int]) -> str:
     """Ascending numbers as ranges.
 

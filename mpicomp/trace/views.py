@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from .._util.plurals import count
 from .tables import Result, Table
-from .units import count, digits, duration, is_known, nbytes, number, percent, some_ranges, sparkline, time_of
+from .units import digits, duration, is_known, nbytes, number, percent, some_ranges, sparkline, time_of
 
 _MOST_RANKS = 16  # late ones that are named
 

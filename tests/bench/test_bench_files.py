@@ -373,6 +373,8 @@ def test_rows_that_differ_are_told_apart(tmp_path):
                  "allreduce float32 sum cycle 2 ring", "# allreduce float32 mean topk:"):  # fmt: skip
         assert name in said, said
     plain = [saved(tmp_path / f"{launch}.json", row(), scheme_row()) for launch in "cd"]
+    alone = [saved(tmp_path / f"{launch}.json", row(n_ranks=1)) for launch in "ef"]
+    assert " launches of allreduce on 1 rank\n" in invoke("bench", "merge", *alone).stdout
     assert re.search(r"\n +4 KiB  ring ", invoke("bench", "merge", *plain).stdout)
 
 
@@ -390,6 +392,8 @@ def test_each_scheme_has_its_own_time_alone(tmp_path):
         scheme_row(part="local", t_compress_us=1000.0 + place, t_decompress_us=2000.0 + place, **change),
         scheme_row(**change))]
     said = shown(tmp_path, "table", *rows)
+    titles = next(line for line in said.splitlines() if "compress alone" in line)
+    assert re.search(r" compress alone +decompress alone +select", titles), titles
     assert re.findall(r" (10\d\d)  +(20\d\d) ", said) == [(f"100{place}", f"200{place}") for place in (0, 4, 1, 2, 3)]
 
 

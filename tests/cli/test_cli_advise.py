@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 
 def test_advises_about_a_described_machine(job, command, tmp_path):
@@ -18,6 +19,15 @@ def test_advises_about_a_described_machine(job, command, tmp_path):
     assert set(rows) == {"ring", "halving_doubling", "scalecom", "half"}
     assert rows["scalecom"]["measured_exchange"] > 0 and rows["scalecom"]["published"]
     assert rows["scalecom"]["ranks"] == job.ranks
+
+
+def test_a_busy_machine_is_named(one_job):
+    """Its times describe the other processes, too."""
+    busy = ("from mpicomp.bench import environment; from mpicomp.cli import main\n"
+            "environment.FOREIGN_LIMIT = -1; main()")
+    ended = one_job(["-c", busy], "advise", "--model", "10K", "--compute-time", "0.01", "-s", "half", "-q")
+    assert ended.code == 0, ended.err
+    assert len(re.findall(r"^noise: other processes used \d+% of the CPUs: ", ended.out, re.MULTILINE)) == 1
 
 
 def test_bad_input_is_one_error(job, command):

@@ -112,6 +112,16 @@ def test_the_same_on_several_ranks(one_job, tmp_path, words, option, printed):
     assert ended.err.count("Error: ") == 1 and not path.exists()
 
 
+@pytest.mark.parametrize(("words", "printed"), [
+    (MLP, "evaluations"), (TRAIN, "steps in"), ([*MLP, "--json"], "mpicomp-train-mlp"),
+])  # fmt: skip
+def test_a_report_is_printed_also_if_the_last_checkpoint_fails(alone, tmp_path, words, printed):
+    ended = alone(FULL_DISK, *words, "--checkpoint", str(tmp_path / "run"))
+    assert ended.code == 1 and printed in ended.out
+    assert "--json" not in words or json.loads(ended.out)["format"] == printed
+    assert ended.err.count("Error: ") == 1 and f"Error: rank 0: cannot write {tmp_path / 'run'}" in ended.err
+
+
 def test_a_full_standard_output(recorded):
     ended = run(["bash", "-c", f"{sys.executable} -m mpicomp.cli trace report {recorded} > /dev/full"])
     assert (ended.code, ended.err) == (1, "Error: reading or writing: No space left on device\n")
@@ -171,12 +181,30 @@ def test_two_outputs_are_not_one_file(tmp_path, monkeypatch, words, options, pla
 @pytest.mark.parametrize(("words", "name"), [
     (["bench"], "--output"), (["bench"], "--plot"), (["bench"], "--baseline"),
     (["bench", "merge", "a.json", "b.json"], "--output"), (["tune"], "--machine"), (MLP, "--trace"),
+    (["bench", "-a", "ring"], "--algorithm"), (["bench"], "--scheme"), (["bench"], "--sizes"), (["bench"], "--bound"),
+    (["bench", "-e", "1K"], "--min-bytes"), (["bench"], "--step-bytes"), (["bench"], "--data"), (MLP, "--optimizer"),
+    (["tune"], "--algorithm"), (["advise", "--model", "1K"], "--scheme"), (["advise", "--model", "1K"], "--compute"),
+    (SIMULATE, "--algorithm"), (SIMULATE, "--ratio"), (SIMULATE, "--jitter"), (["check-part", "mine:Part"], "--scheme"),
+    (["trace", "stragglers", "run.h5"], "--kind"),
 ])  # fmt: skip
-def test_an_empty_path_is_not_none(words, name):
-    """A shell variable that is not set gives one; the file would be missed only at the end of the work."""
+def test_an_empty_text_is_not_none(words, name):
+    """A shell variable that is not set gives one; its absence would be noticed only at the end of the work."""
     outcome = outcome_of(lambda: root.main([*words, name, ""], prog_name="mpicomp", standalone_mode=False))
     assert outcome.code == 1
-    assert outcome.text == f"Error: {name} must be a path, got an empty name: give one, or leave out {name}"
+    assert outcome.text == f"Error: {name} must have a value, got '': give one, or leave out {name}"
+
+
+def test_a_required_option_cannot_be_left_out():
+    outcome = outcome_of(lambda: root.main(["advise", "--model", " "], prog_name="mpicomp", standalone_mode=False))
+    assert outcome.text == "Error: --model must have a value, got ' ': give one"
+
+
+def test_an_empty_text_of_a_configuration_is_not_none(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("[bench]\nalgorithm = ['ring', ',']\n")
+    words = ["--config", str(file), "bench"]
+    outcome = outcome_of(lambda: root.main(words, prog_name="mpicomp", standalone_mode=False))
+    assert outcome.text == "Error: --algorithm must have a value, got ',': give one, or leave out --algorithm"
 
 
 @pytest.mark.parametrize("words", [["info"], ["bench", "-a", "native", "-n", "1", "--sizes", "1K", "-o", "x.json"],

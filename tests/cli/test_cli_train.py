@@ -70,6 +70,18 @@ def test_a_compression_warm_up_needs_a_scheme_that_has_one(alone):
                              "leave it out\n")
 
 
+@pytest.mark.parametrize("words", [
+    ("mlp", "--data", "synthetic:train=40,test=20", "--batch", "10", "--lr", "1e30"),
+    ("logreg", "--data", "synthetic:n=60,d=10", "--step-size", "1e200", "--shift", "1e200"),
+], ids=lambda words: words[0])  # fmt: skip
+def test_a_training_that_diverges_advises_an_option(alone, words):
+    """The library's advice is an argument that no command has."""
+    done = alone(["-m", "mpicomp.cli"], "train", *words, "--epochs", "9", MPICOMP_ALLOW_SINGLETON="1")
+    error = next(line for line in done.err.splitlines() if line.startswith("Error: "))
+    assert done.code == 1 and error.endswith(
+        "error memory is untouched. If training diverged, take a smaller --lr (of logreg: --step-size)")
+
+
 IMAGES = "synthetic:train=40,test=20"
 APPS = {
     "logreg": ["--data", "synthetic:n=60,d=10"], "ef-gdstar": ["--data", "synthetic:n=60,d=10"],

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 
@@ -94,7 +95,7 @@ def test_of_mpis_own_no_more_is_told_than_was_measured():
     advice = advise(named("1M"), machine(1e9), 4, 0.01, ("scalecom",), native=1e-3)
     native = next(line for line in advice.lines if line.what == "native")
     *_, local, sent, _, _ = cli.cells(native, native)
-    row = next(row for row in cli.document(advice, named("1M"), machine(1e9), 0.01, {}, "")["rows"]
+    row = next(row for row in cli.document(advice, named("1M"), machine(1e9), 0.01, {}, "", 0.0)["rows"]
                if row["what"] == "native")  # fmt: skip
     assert local == "-" and sent == "~5.722 MiB" and row["local"] is row["messages"] is None
     assert row["bytes_sent"] == 6_000_000
@@ -200,6 +201,12 @@ def test_the_command_prints_a_table(tmp_path):
     layers.write_text(json.dumps({"layers": [{"name": "a", "shape": [100, 30], "flops": 6e3}]}))
     done = simulate(tmp_path, "--model", str(layers), "--ranks", "3", "--tflops", "1e-6")
     assert done.exit_code == 0 and "recorded: all 3 ranks" in done.output and "3000 elements" in done.output
+
+
+def test_one_is_singular(tmp_path):
+    done = simulate(tmp_path, "--model", "1", "--ranks", "1", "-s", "scalecom")
+    assert done.exit_code == 0 and "recorded: all 1 rank\n" in done.output and "1: 1 element, " in done.output
+    assert "scalecom, 1 rank: " in done.output and not re.search(r"\b1 (ranks|elements)", done.output)
 
 
 @pytest.mark.parametrize(("arguments", "text"), [

@@ -208,6 +208,18 @@ def test_codec_is_judged_by_the_trace_itself(path):
     assert row["density"] == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("times", [1.5, 10])
+def test_codec_takes_the_all_reduces_of_the_nearest_size(path, times):
+    """Long vectors reach a greater bandwidth."""
+    planted = reducer()
+    for number, (factor, rate) in enumerate(((times, 10), (1, 1), (0.75, 5))):
+        begin = 10**10 * (1 + number)
+        planted.add("collective", np.arange(4), -1, begin, begin + int(3 * MS * factor / rate), algo="ring",
+                    nbytes_dense=int(8 * MS * factor), nbytes_sent=int(12 * MS * factor))  # fmt: skip
+    row = {name: column[0] for name, column in trace.codec(planted.write(path))["schemes"].items()}
+    assert row["dense_time"] == pytest.approx(3 * MS)
+
+
 def test_measures_side_by_side(path):
     planted = Run(2).add("step", [0, 1], 0, 0, 10)
     planted.metric("memory_norm", np.arange(1, 41.0)).metric("loss", [*np.linspace(1, 0.5, 39), np.inf]).write(path)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ..._util import environment_variables
+from ..._util.plurals import count
 from ..._version import __version__
 from ...bench import Plan, documents, environment
 from ...bench.compare import Baseline
 from ...bench.plan import show_size
-from ...bench.rows import closing, differing, label
+from ...bench.rows import closing, differing, label, ranks_of
 from ...bench.schema import Document, Row
 from .. import config, mpi
 from ..console import Progress
@@ -123,7 +124,7 @@ def header(plan: Plan, table: Sequence[environment.Rank], gpu_path: tuple[str, s
     hosts = environment.nodes(table)
     lines = [
         f"mpicomp {__version__} bench {plan.collective}: {_data(plan)}",
-        f"{len(table)} {'rank' if len(table) == 1 else 'ranks'} on {', '.join(hosts)}; {mpi.library()['name']}"
+        f"{count(len(table), 'rank')} on {', '.join(hosts)}; {mpi.library()['name']}"
         + (f"; GPU arrays, {': '.join(gpu_path)}" if plan.device == "gpu" else ""),
         "time: median over rounds of the slowest rank's time, after a barrier; implementations take turns"
         + (f"; mean of {plan.steps_per_barrier} steps" if plan.steps_per_barrier > 1 else ""),
@@ -175,10 +176,9 @@ def show_merged(document: Document, layout: str) -> None:
     two_places = {"out", "in"} <= {row["place"] for row in rows}
     names = tuple(dict.fromkeys(label(row, differ, place=not two_places) for row in rows))
     shown = LAYOUTS[layout](Look(names, any(row["baseline_us"] is not None for row in rows), differ, two_places))
-    ranks = " ".join(str(n) for n in dict.fromkeys(row["n_ranks"] for row in rows))
     shown.begin([
         f"mpicomp {__version__} bench merge: {len(document['sources'])} launches of "
-        f"{' '.join(dict.fromkeys(row['collective'] for row in rows))} on {ranks} ranks",
+        f"{' '.join(dict.fromkeys(row['collective'] for row in rows))} on {ranks_of(rows)}",
         "time: median over launches of each launch's median; spread: slowest less fastest launch, over it",
         *document["differences"],
     ])  # fmt: skip

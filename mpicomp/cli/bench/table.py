@@ -113,7 +113,7 @@ class Table(Layout):
         for scheme, rows in tables.items():
             local = [alone.get(key(row)) for row in rows]
             phases = list(dict.fromkeys(name for row in rows for name in row["t_phase_us"] or ()))
-            own = ("compress", "decompress") if any(local) else ()
+            own = ("compress alone", "decompress alone") if any(local) else ()
             titles = ("size", "density", "sent", "ratio", "break-even", "local", *own, *phases)
             click.echo()
             self.print([Column(title) for title in titles],

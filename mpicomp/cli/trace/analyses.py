@@ -8,7 +8,7 @@ import click
 
 from ...trace import views
 from ..console import print_json
-from ..options import Decorator, all_of
+from ..options import Command, Decorator, all_of
 from . import charts
 from .console import as_json, chosen_ranks, render, roomy_console
 from .summaries import SUMMARIES
@@ -43,7 +43,7 @@ def _analysis(name: str, more: str, *options: Decorator, files: tuple[str, ...] 
 
     run.__doc__ = f"{SUMMARIES[name]}\n\n{more}"
     arguments = (click.argument(file, type=click.Path(path_type=Path)) for file in files)
-    return click.command(name, short_help=SUMMARIES[name])(all_of(*arguments, *options, as_json)(run))
+    return click.command(name, cls=Command, short_help=SUMMARIES[name])(all_of(*arguments, *options, as_json)(run))
 
 
 def _step(ctx: click.Context, option: click.Parameter, text: str) -> int | str:

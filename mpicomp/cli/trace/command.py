@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from ..._util.plurals import count
 from ...trace import views
 from ...trace.tables import Result
 from ...trace.views import Fact
@@ -122,7 +123,7 @@ def recover(spool: tuple[Path, ...], output: Path, force: bool, max_events: int,
         print_json({**merged._asdict(), "path": str(merged.path)})
         return
     console = roomy_console()
-    console.print(f"{merged.path}: {merged.n_events} events of {merged.n_ranks} ranks", markup=False)
+    console.print(f"{merged.path}: {count(merged.n_events, 'event')} of {count(merged.n_ranks, 'rank')}", markup=False)
     show_facts(console, views.warnings(merged.status, merged.n_dropped))
     for journal, damage in merged.damage.items():
         console.print(Text(f"{journal}: {damage}", style="yellow"))

@@ -18,9 +18,10 @@ from rich.text import Text
 
 from ...trace.units import duration
 from ...trace.views import Fact, Grid, View
-from ..console import Progress, width_of
+from ..console import Progress, column_parts, width_of
 
 ROOMY = 100  # narrowest terminal (columns) on which tables have frames and wide gaps
+LEAST = 5  # characters of a column of words
 _NAME = 15  # width of a fact's name
 
 trace_file = click.argument("file", type=click.Path(path_type=Path))
@@ -83,24 +84,44 @@ def show_facts(console: Console, facts: Iterable[Fact]) -> None:
 
 
 def show_tables(console: Console, grids: Iterable[Grid], apart: bool = False) -> None:
-    """Print tables, with a blank line between two: plain columns in a pipe, close together on a narrow terminal."""
-    narrow = console.width < ROOMY
+    """Print tables, with a blank line between two: plain columns in a pipe, close together on a narrow terminal.
+
+    Columns beyond the width follow below, behind the first column again.
+    """
     for grid in grids:
         if apart:
             console.print()
-        frame = box.SIMPLE_HEAD if console.is_terminal and not narrow else None
-        table = Table(box=frame, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1), header_style="bold")
-        for place, column in enumerate(grid.columns):
-            if place < grid.left:
-                table.add_column(Text(column.title), overflow="fold", min_width=5)
-            else:
-                table.add_column(Text(column.title), justify="right", no_wrap=True)
-        for row in grid.rows(grid.most):
-            table.add_row(*(Text(_encodable(console, cell)) for cell in row))
-        console.print(table)
+        rows = [[_encodable(console, cell) for cell in row] for row in grid.rows(grid.most)]
+        for part in _parts(console, grid, rows):
+            console.print(_table(console, grid, rows, part))
         if grid.length > grid.most:
             console.print(f"... and {grid.length - grid.most} more (--json has all)", markup=False)
         apart = True
+
+
+def _parts(console: Console, grid: Grid, rows: list[list[str]]) -> list[list[int]]:
+    """Column numbers of the tables that show a grid: one table, unless that would cut numbers."""
+    natural = [max(map(len, cells)) for cells in zip([column.title for column in grid.columns], *rows, strict=True)]
+    least = [min(LEAST, most) if place < grid.left else most for place, most in enumerate(natural)]
+    if console.width >= ROOMY or sum(least) + len(least) <= console.width:
+        return [[*range(len(natural))]]
+    return column_parts(natural, console.width)
+
+
+def _table(console: Console, grid: Grid, rows: list[list[str]], part: list[int]) -> Table:
+    """Some columns of a grid."""
+    narrow = console.width < ROOMY
+    frame = box.SIMPLE_HEAD if console.is_terminal and not narrow else None
+    table = Table(box=frame, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1), header_style="bold")
+    for place in part:
+        title = Text(grid.columns[place].title)
+        if place < grid.left:
+            table.add_column(title, overflow="fold", min_width=LEAST)
+        else:
+            table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(row[place]) for place in part))
+    return table
 
 
 def show_clocks(console: Console, uncertainty: float | None) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from ..._util.plurals import count
 from ..console import print_json
+from ..options import Command
 from .console import as_json, chosen_ranks, shown_progress, trace_file
 
 # Default suffixes of the formats, listed here so that --help imports no HDF5.
@@ -28,7 +30,7 @@ def _chosen_steps(ctx: click.Context, option: click.Parameter, text: str | None)
     return span
 
 
-@click.command()
+@click.command(cls=Command)
 @trace_file
 @click.option("--format", "form", required=True, type=click.Choice(list(SUFFIXES)), help="Output format.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="By default FILE with the format's ending.")
@@ -55,4 +57,4 @@ def export(file: Path, form: str, output: Path | None, ranks: list[int] | None, 
     if as_json:
         print_json({"path": str(output), "format": form, "n_events": written})
     else:
-        click.echo(f"{output}: {written} events")
+        click.echo(f"{output}: {count(written, 'event')}")

@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 from ...errors import MpicompError
+from ..options import Command
 from ..outcome import message
 from .summaries import SUMMARIES
 
@@ -18,6 +19,8 @@ class TraceGroup(click.Group):
 
     Errors that the user can correct are one line, without a traceback.
     """
+
+    command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *SUMMARIES})

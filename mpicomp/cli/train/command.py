@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ...errors import SKIPPING, NonFiniteGradient
 from ..options import Group
 from .ef_gdstar import ef_gdstar
 from .heat import heat
@@ -14,7 +15,19 @@ from .recommend import recommend
 from .vision import vision
 
 
-@click.group(cls=Group)
+class TrainGroup(Group):
+    """A group whose errors about NaN in gradients advise an option instead of the library's argument."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except NonFiniteGradient as error:
+            what = str(error).replace(f". {SKIPPING}", "")
+            error.args = (f"{what}. If training diverged, take a smaller --lr (of logreg: --step-size)",)
+            raise
+
+
+@click.group(cls=TrainGroup)
 def train() -> None:
     """Train a model on real data.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..._util.plurals import count
 from ..console import Column, SteadyProgress, print_json, print_table
 from ..mpi import all_ranks
 from ..options import OUTPUT, Choice, Command, as_json, option, section
@@ -58,8 +59,8 @@ def heat(trace: str | None, force: bool, as_json: bool, **options: Any) -> None:
     title = f"train heat {settings.bound:g}"
     with SteadyProgress(quiet=comm.rank != 0) as progress:
         recorded(comm, files, title, progress,
-                 lambda record: simulate(comm, settings, record,
-                                         lambda point: progress(_line(point), point.step / settings.steps)),
+                 lambda record, done: simulate(comm, settings, record,
+                                               lambda point: progress(_line(point), point.step / settings.steps)),
                  lambda result: _show(result, as_json))  # fmt: skip
 
 
@@ -79,8 +80,8 @@ def _print(result: Result) -> None:
     settings, series, seconds = result.settings, result.series, result.seconds
     last, means = series[-1], len(series)
     click.echo(
-        f"{settings.members * result.ranks} members on {result.ranks} rank{'s' * (result.ranks > 1)}, "
-        f"{settings.grid}^3 float32, a mean every {settings.every} steps, bound {settings.bound:g}"
+        f"{count(settings.members * result.ranks, 'member')} on {count(result.ranks, 'rank')}, "
+        f"{settings.grid}^3 float32, a mean every {count(settings.every, 'step')}, bound {settings.bound:g}"
         f"{' relative' * settings.relative}\n"
     )
     print_table(COLUMNS, [_row(point) for point in thinned(series, TABLE_ROWS)],
@@ -88,7 +89,7 @@ def _print(result: Result) -> None:
     scales = {"the discretisation error": last.discretisation, "the spread of the members": last.spread}
     compared = ", ".join(f"{last.difference / scale:.2g} times {name}" for name, scale in scales.items() if scale)
     click.echo(
-        f"\nafter {last.step} steps the error bound changes the mean by {last.difference:.1e}: {compared}\n"
+        f"\nafter {count(last.step, 'step')} the error bound changes the mean by {last.difference:.1e}: {compared}\n"
         f"{last.ran}; ratio {last.ratio:.1f}; a mean took {1e3 * seconds['bounded'] / means:.2f} ms, exact "
         f"{1e3 * seconds['exact'] / means:.2f} ms; steps of both copies {seconds['steps']:.2f} s"
     )

@@ -92,5 +92,5 @@ def _train(comm: Comm, kind: type[Run] | None, source: str, rows: int | None, se
 
     app = "logreg" if kind is None else kind.app
     recorded(comm, files, f"train {app} {source} {settings.scheme}", progress,
-             lambda record: train_logreg(comm, shard, settings, record, say, keeper, kind),
+             lambda record, done: train_logreg(comm, shard, settings, record, say, keeper, kind, done),
              lambda result: show(result, files.as_json, app))

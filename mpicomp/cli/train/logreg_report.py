@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..._util.plurals import count
 from ..console import Column, print_json, print_table
 from .options import thinned
 
@@ -33,8 +34,8 @@ def _print(result: Result) -> None:
     """Print the problem, the curve and the totals, for people."""
     problem, facts, seconds = result.problem, result.data, result.seconds
     click.echo(
-        f"{facts['name']}, {facts['rows']} rows, {facts['features']} features\n"
-        f"{facts['workers']} workers on {facts['ranks']} rank{'s' * (facts['ranks'] > 1)}, "
+        f"{facts['name']}, {count(facts['rows'], 'row')}, {count(facts['features'], 'feature')}\n"
+        f"{count(facts['workers'], 'worker')} on {count(facts['ranks'], 'rank')}, "
         f"scheme {result.settings.scheme}, seed {result.settings.seed}\n"
         f"L {problem.smoothness:.6f}  l2 {problem.l2:.6g}  gamma {problem.step_size:.7e}\n"
         f"f* {problem.f_star:.9f}  f(x0) {result.f_start:.9f}\n"
@@ -44,7 +45,8 @@ def _print(result: Result) -> None:
         click.echo()
         print_table(COLUMNS, _rows(result.targets), "the first step that reached each --target-bits")
     click.echo(
-        f"\n{result.steps} steps in {seconds['steps']:.2f} s, {1e3 * seconds['steps'] / result.steps:.2f} ms each; "
+        f"\n{count(result.steps, 'step')} in {seconds['steps']:.2f} s, "
+        f"{1e3 * seconds['steps'] / result.steps:.2f} ms each; "
         f"minimum {seconds['minimum']:.2f} s, evaluations {seconds['evaluations']:.2f} s; "
         f"a rank sent {result.bytes_sent:,.0f} bytes through MPI on average"
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..._util.plurals import count
 from ...comm.safety.collective_errors import run_collectively
 from ..console import Column, print_json, print_table
 from ..mpi import all_ranks
@@ -67,7 +68,7 @@ def _train(comm: Comm, make_task: Callable[[Comm, int], Task], settings: LoopSet
         progress(_line(point, steps, task.metric), point.step / steps)
 
     return recorded(comm, files, f"{title} {settings.scheme}", progress,
-                    lambda trace: loop.train(comm, task, settings, trace, say, running.keeper),
+                    lambda trace, done: loop.train(comm, task, settings, trace, say, running.keeper, done),
                     lambda report: _show(report, files.as_json))
 
 
@@ -92,11 +93,13 @@ def _show(report: Report, as_json: bool) -> None:
 
 def _print(report: Report) -> None:
     """The curve and the totals, for people."""
+    from ...apps.settings import known
+
     settings, facts, seconds = report.settings, report.facts, report.seconds
     click.echo(
-        f"{facts.get('data', {}).get('name', report.app)}: {settings.workers} workers with {settings.batch} rows on "
-        f"{facts['ranks']} rank{'s' * (facts['ranks'] > 1)}\nscheme {settings.scheme}, optimizer {settings.optimizer}, "
-        f"lr {settings.rate:g}, seed {settings.seed}\n"
+        f"{facts.get('data', {}).get('name', report.app)}: {count(known(settings.workers), 'worker')} with "
+        f"{count(settings.batch, 'row')} on {count(facts['ranks'], 'rank')}\n"
+        f"scheme {settings.scheme}, optimizer {settings.optimizer}, lr {settings.rate:g}, seed {settings.seed}\n"
     )
     titles = ("step", "epoch", "train loss", "test loss", report.metric, "density", "bits", "memory norm")
     rows = [[*_row(point), *(f"{values[place]:.4f}" for values in report.further.values())]
@@ -104,8 +107,8 @@ def _print(report: Report) -> None:
     print_table([Column(title) for title in (*titles, *report.further)], thinned(rows, TABLE_ROWS),
                 "bits: sent by a worker so far")
     best = "" if report.best is None else f"best {report.metric} {report.best:.4f} at step {report.best_step}; "
-    click.echo(f"\n{best}{report.steps} steps{', stopped early' * report.early}; steps {seconds['steps']:.2f} s, "
-               f"evaluations {seconds['evaluations']:.2f} s")
+    click.echo(f"\n{best}{count(report.steps, 'step')}{', stopped early' * report.early}; "
+               f"steps {seconds['steps']:.2f} s, evaluations {seconds['evaluations']:.2f} s")
 
 
 def _row(point: Point) -> list[str]:

@@ -192,15 +192,17 @@ def inputs() -> Iterator[Path]:
 
 
 def recorded(comm: Comm, files: Files, title: str, progress: SteadyProgress,
-             work: Callable[[Recorder | NullRecorder], T], show: Callable[[T], None]) -> T:  # fmt: skip
+             work: Callable[[Recorder | NullRecorder, Callable[[T], None]], T], show: Callable[[T], None],
+             ) -> T:  # fmt: skip
     """Run ``work`` with the recorder of a trace; rank 0 shows the result, even if the trace cannot be written.
 
-    Call it after all settings have been checked (collective).
+    ``work`` may give its result to its second argument: it is then shown even if the last checkpoint fails. Call it
+    after all settings have been checked (collective).
     """
     results: list[T] = []
     try:
         with recorder(comm, files, title) as trace:
-            results.append(work(trace))
+            results.append(work(trace, results.append))
     finally:
         if results and comm.rank == 0:
             progress.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._util.plurals import count
 from ...errors import InvalidArgument
 from .. import tables
 from ..tables import Result, Table
@@ -24,8 +25,8 @@ def codec(path: Given, busbw: float | None = None) -> Result:
     ``(2 (p-1)/p dense bytes - sent bytes) / compression time``. Latency is left out.
 
     The verdict compares compression and communication of a step, without waits for late ranks, to the time of a
-    dense all-reduce: by ``busbw``, else a dense scheme in the trace, else the trace's own all-reduces of at least half
-    the size.
+    dense all-reduce: by ``busbw``, else a dense scheme in the trace, else the trace's own all-reduces of the nearest
+    size, from half of it on.
 
     Parameters
     ----------
@@ -162,7 +163,8 @@ def _dense_times(frame: Frame, table: Result, busbw: float | None) -> tuple[np.n
             best = same[np.argmin(table["cost"][same])]
             result[row], basis[row] = table["cost"][best], f"steps of {table['scheme'][best]} in this trace"
         elif len(large) and not dense[row]:
-            best = large[np.argmax(measured["median"][large])]
+            distance = np.abs(np.log(measured["nbytes"][large] / nbytes))
+            best = large[np.lexsort((-measured["median"][large], distance))[0]]  # nearest, then fastest
             result[row] = share[row] * nbytes / measured["median"][best]
             basis[row] = f"all-reduces by {measured['algo'][best]} in this trace, {measured['median'][best]:.3g} GB/s"
         elif dense[row]:
@@ -217,7 +219,7 @@ def _remarks(name: str, values: np.ndarray) -> list[str]:
     finite = known[np.isfinite(known)]
     remarks = []
     if len(finite) < len(known):
-        remarks.append(f"{name} was infinite in {len(known) - len(finite)} measured steps")
+        remarks.append(f"{name} was infinite in {count(len(known) - len(finite), 'measured step')}")
     if len(finite) < 8:
         return remarks
     half = len(finite) // 2
