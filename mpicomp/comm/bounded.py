@@ -25,7 +25,7 @@ from .transport import MpiLink
 
 
 class BoundedCollectives(Verbs, Inherited):
-    """Collectives of ``Comm`` that take ``bound``; without it they are mpi4py's."""
+    """Collectives of ``Comm`` that take ``bound``; without it they are mpi4py's, and an ``algorithm`` is refused."""
 
     recorder: Recorder | None
     _bounded_stats: BoundedStats | None = None
@@ -61,7 +61,7 @@ class BoundedCollectives(Verbs, Inherited):
         bound: float | None = None, relative: bool = False, algorithm: str = "auto",
     ) -> None:  # fmt: skip
         """Reduce over all ranks; rank r gets ``recvcounts[r]`` elements. ``bound`` and the like as in `Allreduce`."""
-        if bound is None and not relative and not isinstance(op, str):
+        if bound is None and not relative and algorithm == "auto" and not isinstance(op, str):
             return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
         given = Bound(bound, relative, algorithm)
 
@@ -76,7 +76,7 @@ class BoundedCollectives(Verbs, Inherited):
         relative: bool = False, algorithm: str = "auto",
     ) -> None:  # fmt: skip
         """Reduce over all ranks; rank r gets block r of equal ones. ``bound`` and the like as in `Allreduce`."""
-        if bound is None and not relative and not isinstance(op, str):
+        if bound is None and not relative and algorithm == "auto" and not isinstance(op, str):
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
         given = Bound(bound, relative, algorithm)
 
@@ -96,7 +96,7 @@ class BoundedCollectives(Verbs, Inherited):
 
         Every rank gets the same bits, also of its own block. ``bound`` and the like as in `Allreduce`.
         """
-        if bound is None and not relative:
+        if bound is None and not relative and algorithm == "auto":
             return super().Allgather(sendbuf, recvbuf)
         given = Bound(bound, relative, algorithm)
 
@@ -131,7 +131,7 @@ class BoundedCollectives(Verbs, Inherited):
         With a ``bound``, the root's own buffer is rounded to the values that the other ranks get. ``bound`` and the
         like as in `Allreduce`.
         """
-        if bound is None and not relative:
+        if bound is None and not relative and algorithm == "auto":
             return super().Bcast(buf, root)
         given = Bound(bound, relative, algorithm)
 

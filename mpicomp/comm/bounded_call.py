@@ -54,7 +54,9 @@ class Bound:
     def check(self, verb: str) -> None:
         """Refuse values that have no meaning for ``verb``."""
         if self.bound is None:
-            raise InvalidArgument("op=AVG and relative=True need an error bound: pass bound=, or use MPI.SUM")
+            chosen = "" if verb == "Allreduce" else f", and any algorithm of {verb}"
+            raise InvalidArgument(f"op=AVG and relative=True{chosen} need an error bound: pass bound=, "
+                                  "or leave them out")
         if not isinstance(self.bound, Real) or isinstance(self.bound, bool) or not 0 < self.value < inf:
             raise InvalidArgument(f"bound must be a positive finite number, got {self.bound!r}")
         if not isinstance(self.relative, (bool, np.bool_)):

@@ -272,8 +272,9 @@ class Comm(BoundedCollectives):
         """Start an `Allreduce` and return at once (the first time: when all ranks have called it).
 
         The result has ``Wait``, ``Test``, ``wait`` and ``test`` of an MPI request, which raise the errors of the call.
-        Several may be in flight. They run in the order in which they were started, which must be the same on every
-        rank: in a helper thread if MPI provides MPI_THREAD_MULTIPLE, else during ``Test`` and ``Wait``.
+        It is no ``MPI.Request``: call ``Wait`` of each instead of ``MPI.Request.Waitall``. Several may be in flight.
+        They run in the order in which they were started, which must be the same on every rank: in a helper thread if
+        MPI provides MPI_THREAD_MULTIPLE, else during ``Test`` and ``Wait``.
         """
         return self._in_flight.start(sendbuf, recvbuf, op, algorithm)
 

@@ -448,6 +448,15 @@ def test_bad_arguments_fail_on_every_rank(comm, everywhere):
         comm.Bcast(np.ones(3), bound=1e-3, algorithm="ring")
 
 
+def test_an_algorithm_without_a_bound_is_refused(comm):
+    """MPI's own calls, which run then, do not take it."""
+    x, size = np.ones(comm.size), comm.size
+    for verb, arguments in (("Bcast", (x,)), ("Allgather", (x[:1], x.copy())), ("Reduce_scatter_block", (x, x[:1])),
+                            ("Reduce_scatter", (x, x[:1].copy(), [1] * size))):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=f"and any algorithm of {verb} need an error bound: pass bound="):
+            getattr(comm, verb)(*arguments, algorithm="two_hops")
+
+
 def test_different_arguments_fail_on_every_rank(comm):
     if comm.size == 1:
         pytest.skip("one rank cannot disagree")
