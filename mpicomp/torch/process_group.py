@@ -15,6 +15,7 @@ from ..comm.nonblocking import threads_allowed
 from ..comm.point_to_point import PointToPoint
 from ..errors import InvalidArgument
 from . import tensor_collectives as collectives
+from .flat import finished
 from .tensor_collectives import Tensors
 from .works import Joined, MessageWork, Turns, Work, untraced
 
@@ -178,7 +179,10 @@ class MpicompGroup(ProcessGroup):  # type: ignore[misc]
         def land() -> None:
             if memory is not tensor:
                 tensor.copy_(memory)
+                finished(tensor)  # its readers may be on another stream
 
+        if memory is not tensor:
+            finished(tensor)  # the copy may be on another stream than the caller's
         message = self._messages.recv(collectives.as_bytes(memory), rank, tag)
         return self._noted(MessageWork(message, [tensor], self._turns.threaded, land))
 

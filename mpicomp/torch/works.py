@@ -277,10 +277,10 @@ class Turns:
                 work.run(function)
             else:
                 self._queued += 1
-                home = next((one for one in (*outputs, *inputs) if one.is_cuda), None)
-                if home is not None:
+                homes = list({one.device: one for one in (*outputs, *inputs) if one.is_cuda}.values())
+                for home in homes:
                     finished(home)  # the thread has streams of its own, which do not wait for the caller's
-                self._started_worker().start(self._take, work, function, home)
+                self._started_worker().start(self._take, work, function, homes)
         return work
 
     def _started_worker(self) -> Worker:
@@ -289,17 +289,17 @@ class Turns:
             finish_at_exit()
         return self._worker
 
-    def _take(self, work: Work, function: Callable[[], object], home: torch.Tensor | None) -> None:
+    def _take(self, work: Work, function: Callable[[], object], homes: Tensors) -> None:
         """Run a call in the thread."""
         self._own = threading.get_ident()
         error = None
         try:
-            if home is not None:
-                torch.cuda.set_device(home.device)
-                stay_on(home)
+            if homes:
+                torch.cuda.set_device(homes[0].device)
+                stay_on(homes[0])
             self._comm.wait_patiently()
             write(function)
-            if home is not None:
+            for home in homes:
                 finished(home)  # nor do the caller's wait for them
         except BaseException as caught:
             error = caught

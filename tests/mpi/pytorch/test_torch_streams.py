@@ -13,6 +13,7 @@ from mpicomp.ops import device as device_module
 from mpicomp.torch import DistributedOptimizer, OneBitAdam, ddp_hook
 from mpicomp.torch import tensor_collectives as collectives
 from mpicomp.torch.flat import FlatBucket
+from mpicomp.torch.process_group import MpicompGroup
 from mpicomp.torch.works import Turns
 
 
@@ -333,3 +334,42 @@ def test_a_call_in_a_thread_waits_for_its_callers_stream(comm, streams):
     turns.start(lambda: seen.append(plain(tensor)[0].item()), [], False, [tensor]).wait()
     turns.stop()
     assert seen == [5.0]
+
+
+class OnSecondGPU(OnGPU):
+    device = torch.device("cuda", 1)
+
+
+def test_a_call_in_a_thread_waits_for_the_streams_of_all_its_tensors(comm, streams, monkeypatch):
+    made, _ = streams
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of=None: made[of.index or 0])
+    tensors = [torch.zeros(3).as_subclass(kind) for kind in (OnGPU, OnSecondGPU)]
+    for stream, tensor in zip(made, tensors, strict=True):
+        stream.queue(lambda tensor=tensor: plain(tensor).fill_(5.0))
+
+    def call():
+        for stream, tensor in zip(made, tensors, strict=True):
+            stream.queue(lambda tensor=tensor: plain(tensor).add_(1.0))
+        seen.extend(plain(tensor)[0].item() for tensor in tensors)
+
+    seen, turns = [], Turns(comm, threaded=True)
+    turns.start(call, tensors, False).wait()
+    turns.stop()
+    assert seen == [5.0, 5.0]
+    assert [plain(tensor)[0].item() for tensor in tensors] == [6.0, 6.0]
+
+
+def test_a_staged_message_arrives_behind_its_callers_stream(comm, streams):
+    """Also where the wait is on another stream."""
+    made, current = streams
+    group, tensor = MpicompGroup(comm.Dup(), None), torch.zeros(3).as_subclass(OnGPU)
+    current[0] = made[1]
+    made[1].queue(lambda: plain(tensor).fill_(5.0))
+    received = group.recv([tensor], comm.rank, 3)
+    current[0] = made[0]
+    group.send([torch.full((3,), 2.0)], comm.rank, 3).wait()
+    received.wait()
+    assert plain(tensor).tolist() == [2.0] * 3
+    made[1].synchronize()
+    assert plain(tensor).tolist() == [2.0] * 3
+    group.shutdown()
