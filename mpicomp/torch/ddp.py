@@ -90,6 +90,8 @@ class DDPHook:
         self._lanes = lanes
         self._pending: list[Pending] = []
         self._refused: Exception | None = None  # why a bucket of this step could not be taken
+        self._failed: dict[Group, Exception] = {}  # in this step
+        self._memory = scheme.parts(1).memories[0]
         self.__name__ = self.__qualname__ = "ddp_hook"  # DDP looks at a hook's name
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations but its own
@@ -102,13 +104,14 @@ class DDPHook:
         if bucket.is_last():
             error = self._end_step(self._refused)
             self._settle()
+            self._fail_together()
         arrival.done(error)
         return arrival.future
 
     def _take(self, index: int, arrival: Arrival) -> None:
         """Start the groups that now have all their gradients, in the same order on all ranks."""
         if index == 0:  # also after a backward that failed half way
-            self._refused = None
+            self._refused, self._failed = None, {}
             for group in self._groups:
                 group.begin()
         for group, count in self._groups_in(index, arrival.parameters).items():
@@ -132,6 +135,18 @@ class DDPHook:
         for pending in self._pending:
             pending.Wait()  # raises nothing: errors are the arrivals'
         self._pending = []
+
+    def _fail_together(self) -> None:
+        """If a local step has failed, raise its error in the next agreement of all groups: other ranks go there."""
+        local = [error for group, error in self._failed.items() if group in self._groups
+                 and group.number in self.reducers and self._memory.is_local(self.reducers[group.number].step)]
+        if not local:
+            return
+        for group in self._groups:
+            if group not in self._failed:
+                group.begin()  # its buckets have their means
+                self._start(group, local[0])
+        self._settle()
 
     def _start(self, group: Group, error: Exception | None = None) -> None:
         """Average a group's gradients; with an ``error`` raise it on all ranks instead."""
@@ -180,7 +195,7 @@ class DDPHook:
                 raise error  # which a step without a message keeps to itself
             self._average(group, arrivals)
         except Exception as caught:
-            error = caught
+            self._failed[group] = error = caught
         for arrival in arrivals:
             arrival.done(error)
 

@@ -299,3 +299,25 @@ def test_gradients_that_cannot_be_averaged(comm, made, said, alone):
     with pytest.raises(RuntimeError, match=f"rank {last if alone else 0}: {said}"):
         wrapped(torch.tensor([1, 3])).sum().backward()
     hook.close()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_gradients_that_one_rank_refuses_in_a_local_step(comm, seed, monkeypatch, number):
+    """The other ranks learn it in their next step that sends, whichever group it was."""
+    model, last = Weighted(), comm.size - 1
+    wrapped, hook = hooked(model, comm, "localsgd:period=4")
+    for step in range(2):
+        step_of(wrapped, factors(model, comm, seed, step))
+    assert len(hook.reducers) > 1
+    plainly = ddp.check_gradients
+
+    def check(group, flat):
+        if comm.rank == last and group.number == number:
+            raise InvalidArgument("no memory")
+        plainly(group, flat)
+
+    monkeypatch.setattr(ddp, "check_gradients", check)
+    with pytest.raises(RuntimeError, match=f"rank {last}: no memory"):
+        for step in range(4):
+            step_of(wrapped, factors(model, comm, seed, step))
+    hook.close()
