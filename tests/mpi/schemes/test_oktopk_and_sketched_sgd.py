@@ -102,10 +102,12 @@ def test_oktopk_equals_the_simulation(comm, seed, n, k, period):
 def test_oktopk_reuses_thresholds_and_regions(comm, seed):
     """Between estimates they stay; where the count leaves the band, thresholds do not."""
     n, k = 20_000, 500
+    weight = np.where(np.arange(n) < n // 2, 1.5, 1).astype(np.float32)  # the second estimate finds other regions
     reducer = mpicomp.Reducer(comm, f"oktopk:k={k},period=4,memory=none")
     states = []
     for step in range(6):
-        reducer.reduce(floats(seed, comm.rank, step, n) * np.float32(100 if step == 5 else 1))
+        factor = {4: weight, 5: 100 * weight}.get(step, np.float32(1))
+        reducer.reduce(floats(seed, comm.rank, step, n) * factor)
         states.append(reducer.state_dict())
     for name in ("exchange/local", "exchange/global", "exchange/bounds"):
         first, *reused, second, last = (state[name] for state in states)
