@@ -79,7 +79,7 @@ def test_a_training_that_diverges_advises_an_option(alone, words):
     done = alone(["-m", "mpicomp.cli"], "train", *words, "--epochs", "9", MPICOMP_ALLOW_SINGLETON="1")
     error = next(line for line in done.err.splitlines() if line.startswith("Error: "))
     assert done.code == 1 and error.endswith(
-        "error memory is untouched. If training diverged, take a smaller --lr (of logreg: --step-size)")
+        "error memory is untouched. If training diverged, take a smaller --lr or --step-size")
 
 
 IMAGES = "synthetic:train=40,test=20"

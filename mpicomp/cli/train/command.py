@@ -23,7 +23,7 @@ class TrainGroup(Group):
             return super().invoke(ctx)
         except NonFiniteGradient as error:
             what = str(error).replace(f". {SKIPPING}", "")
-            error.args = (f"{what}. If training diverged, take a smaller --lr (of logreg: --step-size)",)
+            error.args = (f"{what}. If training diverged, take a smaller --lr or --step-size",)
             raise
 
 
