@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -119,11 +120,11 @@ def label(row: Row, differ: Sequence[str] = (), place: bool = True) -> str:
     name = f"{name} (local)" if row["part"] == "local" else name
     name = f"{name} (in place)" if place and row["place"] == "in" else name
     values: dict[str, object] = {**row}
-    before = [_WORDS.get(field, "{}").format(values[field]) for field in differ if values[field] is not None]
+    before = [_WORDS.get(field, str)(values[field]) for field in differ if values[field] is not None]
     return " ".join([*before, name])
 
 
-_WORDS = {"n_ranks": "{} ranks", "cycle": "cycle {}"}
+_WORDS: dict[str, Callable[[Any], str]] = {"n_ranks": lambda n: count(n, "rank"), "cycle": "cycle {}".format}
 
 
 def differing(rows: Sequence[Row]) -> tuple[str, ...]:

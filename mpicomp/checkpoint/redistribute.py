@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .._util.partition import partition
+from .._util.plurals import count
 from ..errors import InvalidArgument
 from ..reducer.saved_state import check_whole
 from ..schemes.exchanges.pieces import NOTHING
@@ -57,8 +58,8 @@ class Keepers:
     places: list[list[int]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        nodes = f" in slices of {self.memories} nodes" if self.places else ""
-        return f"{sum(self.workers)} workers on {len(self.workers)} ranks{nodes}"
+        nodes = f" in slices of {count(self.memories, 'node')}" if self.places else ""
+        return f"{count(sum(self.workers), 'worker')} on {count(len(self.workers), 'rank')}{nodes}"
 
     @property
     def memories(self) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .._util.plurals import count
 from .._util.subprocesses import python
 from ..comm.safety.collective_errors import run_collectively
 from ..errors import InvalidArgument, MpicompError
@@ -62,7 +63,7 @@ def check_part(part: str, scheme: str | None, as_json: bool, rows: bool, quiet: 
         found.append(row)
         if rows and control.rank == 0:
             print(json.dumps(row), file=output, flush=True)
-        progress(f"{row.promise} on {row.ranks} rank{'s' * (row.ranks > 1)}", len(found) / len(NAMES))
+        progress(f"{row.promise} on {count(row.ranks, 'rank')}", len(found) / len(NAMES))
 
     alone = control.size == 1
     with redirect_stdout(sys.stderr):  # what the part prints
@@ -149,7 +150,7 @@ def show(part: str, found: list[Row]) -> None:
     advice, promises = {}, dict[tuple[str, str], list[str]]()  # promises that share a sentence
     for row in found:
         if row.passed is not True:
-            where = f"{row.ranks} rank{'s' * (row.ranks > 1)}: {'left out, ' if row.passed is None else ''}"
+            where = f"{count(row.ranks, 'rank')}: {'left out, ' if row.passed is None else ''}"
             promises.setdefault((where, row.reason), []).append(row.promise)
         if row.passed is False:
             advice[row.promise] = row.advice

@@ -375,6 +375,7 @@ def test_rows_that_differ_are_told_apart(tmp_path):
     plain = [saved(tmp_path / f"{launch}.json", row(), scheme_row()) for launch in "cd"]
     alone = [saved(tmp_path / f"{launch}.json", row(n_ranks=1)) for launch in "ef"]
     assert " launches of allreduce on 1 rank\n" in invoke("bench", "merge", *alone).stdout
+    assert re.search(r"\n +4 KiB  1 rank ring ", invoke("bench", "merge", *alone, *plain).stdout)
     assert re.search(r"\n +4 KiB  ring ", invoke("bench", "merge", *plain).stdout)
 
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import mpicomp
 from mpicomp import checkpoint
+from mpicomp._util.plurals import count
 from mpicomp.errors import CorruptFile, Disagreement, InvalidArgument, MpicompError
 
 STEPS = 3
@@ -119,7 +120,8 @@ def test_on_other_ranks_the_sum_of_the_memories_is_kept(comm, world, folder, see
             saved.restore(again)
             for name, total in expected.items():
                 np.testing.assert_array_equal(memory_sum(reader, again, name), total)
-            said = any(f"{had} workers on {had} ranks were given to {now} workers" in note for note in saved.notes)
+            given = f"{count(had, 'worker')} on {count(had, 'rank')} were given to {count(now, 'worker')} on"
+            said = any(given in note for note in saved.notes)
             assert said == (had != now)
             again.reduce(integers(seed, 1, reader.rank))  # and it goes on
         comm.Barrier()
