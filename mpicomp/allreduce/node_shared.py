@@ -4,7 +4,8 @@ Schedule      The vector is cut into one slice per rank of the node, every slice
               slices. For each piece a rank copies its contribution into its slot of the shared memory, then adds its
               own block of all ranks in one pass, in the order of the ranks, then copies the others' finished blocks
               out. The three run one piece apart on slots that are used in turn, so that a rank seldom has to wait;
-              slots fit in the cache, so main memory sees each vector once.
+              slots fit in the cache, so main memory sees each vector once. Ranks whose cores share no cache write the
+              slots past their caches, which they find out by timing (mpicomp/ops/cpu/node.cpp).
               Vectors made by ``Comm.empty`` are in shared memory already: they are added in place, and the result
               is written directly to its destination.
               On several nodes this is cut in two, reduce-scatter and all-gather, and between them every rank runs a
@@ -15,8 +16,8 @@ Schedule      The vector is cut into one slice per rank of the node, every slice
               Half precision is exchanged by `direct`, which adds in float32.
               Parts of the vector follow each other, so that the memory of one works while another is on the wire.
 Cost          On a node 2 copies and one addition of n bytes per rank, of which main memory sees 2 n (read once, written
-              once), and no message. Between m nodes with q slices the steps of the ring, or of halving-
-              doubling; 2(m-1)/(m q) n bytes sent by a rank that has a slice.
+              once; 4 n to 5 n with slots past the caches), and no message. Between m nodes with q slices the steps of
+              the ring, or of halving-doubling; 2(m-1)/(m q) n bytes sent by a rank that has a slice.
 Restrictions  host memory, through which device arrays are staged; logical and bitwise operations of integers only.
               Half precision is added in float32 and rounded once per node, and once between nodes. On one node the
               sum is taken in rank order.
@@ -35,7 +36,7 @@ from . import get
 from .choice import between_nodes
 from .interfaces import Arithmetic, Link, NodeMemory, Scratch
 
-STREAM_BYTES = 8 << 20  # a rank's vector from which results are written past the caches
+STREAM_BYTES = 32 << 20  # a rank's vector from which results are written past the caches
 PART_BYTES = 8 << 20  # of a vector over several nodes: one is on the wire while its neighbours are in memory
 
 

@@ -96,8 +96,8 @@ struct Multi {
                 Type::template narrow<width>(out, acc, n);
                 ready = reinterpret_cast<const char*>(out);
             }
-            for (char* dst : task->dst)
-                copy_bytes(dst + begin * sizeof(Stored), ready, n * sizeof(Stored), task->stream);
+            for (const Destination& dst : task->dst)
+                copy_bytes(dst.to + begin * sizeof(Stored), ready, n * sizeof(Stored), dst.stream);
         }
     }
 };

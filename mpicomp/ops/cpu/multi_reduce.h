@@ -5,13 +5,17 @@
 #include <string>
 #include <vector>
 
+struct Destination {
+    char* to;
+    bool stream;  // past the caches
+};
+
 // dst[0..] = (src[0] OP src[1] OP ...) * factor, from left to right whatever the length, so the bits depend on the order of the
 // sources alone. Offsets are in bytes; a destination may be one of the sources.
 struct MultiReduce {
-    std::vector<char*> dst;
+    std::vector<Destination> dst;
     std::vector<const char*> src;
     std::size_t n = 0;    // elements
-    bool stream = false;  // write past the caches
     double factor = 1;    // rounded to the precision in which floats are reduced; integers know none
 };
 

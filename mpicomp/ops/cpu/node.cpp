@@ -18,11 +18,53 @@ using Place = std::pair<std::int64_t, std::uint64_t>;
 
 enum class Verb { allreduce, reduce_scatter, all_gather };
 
+// How a rank writes what the others read: into its caches, or past them. A line that another core has read is taken back
+// from there before it is written; if the two share no cache, that takes several times as long as to write to memory. A
+// rank tells by its own writes: it writes and times one half of a piece in each way, in one piece of 64.
+class Writes {
+public:
+    bool stream = false;  // past the caches
+
+    explicit Writes(double far) : far(far) {}
+
+    // Writes of one piece, of which `typical` ones are long enough to tell.
+    void begin(bool typical) { compares = typical && --pieces_left < 0; }
+
+    // write(first, last, stream) writes these of n elements.
+    template <class F>
+    void run(std::size_t n, F&& write) {
+        if (!compares) return write(std::size_t{0}, n, stream);
+        const std::uint64_t begin = now_ns();
+        write(std::size_t{0}, n / 2, false);
+        const std::uint64_t middle = now_ns();
+        write(n / 2, n, true);
+        kept_ns += middle - begin;
+        streamed_ns += now_ns() - middle;
+    }
+
+    void end() {
+        if (!compares) return;
+        const bool differs = stream != (kept_ns > far * streamed_ns);
+        if (differs && in_doubt) stream = !stream;  // the next piece said so, too: nothing else held it up
+        in_doubt = differs && !in_doubt;
+        pieces_left = in_doubt ? 0 : 63;
+        kept_ns = streamed_ns = 0;
+    }
+
+private:
+    double far;  // times as long takes the first way between cores that share no cache, at least
+    int pieces_left = 8;  // until the next comparison; by the first the others have read all slots
+    bool compares = false, in_doubt = false;
+    std::uint64_t kept_ns = 0, streamed_ns = 0;
+};
+
 struct NodeWindow {
     RankLine* lines;
     char* slots;  // depth results, then depth slots of every rank, of `slot_bytes` each
     int rank, size, owners, depth, spins;  // ranks below `owners` reduce a slice each
     std::size_t slot_bytes;
+    Writes to_slots{2.5};   // measured: 0.3 to 2.1 between cores that share a cache, 3.5 to 11 elsewhere
+    Writes to_arrays{1.6};  // with the sum: 0.4 to 1.4 and 1.9 to 3.6
 
     NodeWindow(std::uintptr_t base, int rank, int size, int owners, std::size_t control_bytes, std::size_t slot_bytes,
                int depth, int spins)
@@ -44,7 +86,7 @@ struct NodeWindow {
 // One call, cut into pieces; a piece is one block of every rank's slice of the vector.
 class Call {
 public:
-    Call(const NodeWindow& window, MultiKernel kernel, std::size_t itemsize, std::size_t n, const char* send,
+    Call(NodeWindow& window, MultiKernel kernel, std::size_t itemsize, std::size_t n, const char* send,
          char* receive, bool stream, double factor, std::function<void()> idle)
         : w(window), kernel(kernel), itemsize(itemsize), n(n), send(send), receive(receive), stream(stream),
           idle(std::move(idle)), base(w.mine().summed.load()) {
@@ -114,11 +156,17 @@ private:
     void contribute(std::size_t k) {
         if (sends_directly) return;
         wait_for_slot(&RankLine::summed, k);
+        w.to_slots.begin(typical(k));
         for (int owner = 0; owner < w.owners; ++owner) {
             if (owner == w.rank) continue;  // the own block is read where it is
             const auto [begin, count] = bounds(owner, k);
-            copy_bytes(contribution(w.rank, k, owner), send + begin * itemsize, count * itemsize, false);
+            char* dst = contribution(w.rank, k, owner);
+            const char* src = send + begin * itemsize;
+            w.to_slots.run(count, [&](std::size_t first, std::size_t last, bool past_caches) {
+                copy_bytes(dst + first * itemsize, src + first * itemsize, (last - first) * itemsize, past_caches);
+            });
         }
+        w.to_slots.end();
         w.mine().ready.store(base + k + 1, std::memory_order_release);
     }
 
@@ -146,17 +194,17 @@ private:
             if (receive != send) copy_bytes(receive + begin * itemsize, send + begin * itemsize, count * itemsize, stream);
             return announce();
         }
-        task.src.resize(w.size);
-        for (int j = 0; j < w.size; ++j)
-            task.src[j] = sources[j] ? sources[j] + begin * itemsize : contribution(j, k, w.rank);
-        task.dst.clear();
-        if (verb == Verb::reduce_scatter)
-            task.dst.push_back(receive + begin * itemsize);
-        else
-            task.dst = destinations(k, begin);
-        task.n = count;
-        task.stream = stream && !takes;
-        kernel(task);
+        w.to_arrays.begin(verb == Verb::allreduce && !takes && !stream && typical(k));
+        w.to_arrays.run(count, [&](std::size_t first, std::size_t last, bool past_caches) {
+            task.src.resize(w.size);
+            const std::size_t at = (bounds(w.rank, k).first + first) * itemsize;
+            for (int j = 0; j < w.size; ++j)
+                task.src[j] = sources[j] ? sources[j] + at : contribution(j, k, w.rank) + first * itemsize;
+            task.dst = destinations(k, verb, first, past_caches);
+            task.n = last - first;
+            kernel(task);
+        });
+        w.to_arrays.end();
         announce();
     }
 
@@ -164,22 +212,27 @@ private:
     void offer(std::size_t k) {
         const auto [begin, count] = bounds(w.rank, k);
         const char* own = receive + begin * itemsize;
-        task.stream = stream && !takes;
-        for (char* dst : destinations(k, begin))
-            if (dst != own) copy_bytes(dst, own, count * itemsize, task.stream);
+        for (const Destination& dst : destinations(k, Verb::all_gather, 0, w.to_arrays.stream))
+            if (dst.to != own) copy_bytes(dst.to, own, count * itemsize, dst.stream);
         announce();
     }
 
-    // Where a finished block of this rank goes: straight to everyone, or to a slot that those take it from.
-    std::vector<char*> destinations(std::size_t k, std::size_t begin) {
+    // Where a finished block of this rank goes, from element `first` on: straight to everyone, or to a slot that those
+    // take it from.
+    std::vector<Destination> destinations(std::size_t k, Verb verb, std::size_t first, bool past_caches) {
+        const std::size_t at = (bounds(w.rank, k).first + first) * itemsize;
+        if (verb == Verb::reduce_scatter) return {{receive + at, stream && !takes}};
         if (takes) {
             wait_for_slot(&RankLine::taken, k);
-            return {result(k, w.rank), receive + begin * itemsize};
+            return {{result(k, w.rank) + first * itemsize, w.to_slots.stream}, {receive + at, stream}};
         }
-        std::vector<char*> everyone;
-        for (char* receiver : receivers) everyone.push_back(receiver + begin * itemsize);
+        std::vector<Destination> everyone;
+        for (char* receiver : receivers) everyone.push_back({receiver + at, stream || past_caches});
         return everyone;
     }
+
+    // Whether piece k is long enough to time it.
+    bool typical(std::size_t k) const { return n * itemsize >= 131072 && (k == 0 || k + 1 < pieces); }
 
     void announce() {
         auto& summed = w.mine().summed;
@@ -192,12 +245,12 @@ private:
         for (int owner = 0; owner < w.owners; ++owner) {
             if (owner == w.rank) continue;
             const auto [begin, count] = bounds(owner, k);
-            copy_bytes(receive + begin * itemsize, result(k, owner), count * itemsize, false);
+            copy_bytes(receive + begin * itemsize, result(k, owner), count * itemsize, stream);
         }
         w.mine().taken.store(base + k + 1, std::memory_order_release);
     }
 
-    const NodeWindow& w;
+    NodeWindow& w;
     MultiKernel kernel;
     std::size_t itemsize, n;
     const char* send;
@@ -225,7 +278,7 @@ void check_vector(const py::array& array, const char* name, std::size_t nbytes) 
                               std::to_string(array.nbytes()));
 }
 
-void run_call(const NodeWindow& window, const std::string& verb_name, const std::string& op, const std::string& kind,
+void run_call(NodeWindow& window, const std::string& verb_name, const std::string& op, const std::string& kind,
          const py::array& send, py::array receive, Place send_place, Place receive_place,
          const std::vector<std::uintptr_t>& segments, bool stream, double factor, const py::function& idle) {
     const Verb verb = verb_of(verb_name);
@@ -260,6 +313,9 @@ void bind_node(py::module_& m) {
         .def(py::init<std::uintptr_t, int, int, int, std::size_t, std::size_t, int, int>(), py::arg("base"),
              py::arg("rank"), py::arg("size"), py::arg("owners"), py::arg("control_bytes"), py::arg("slot_bytes"),
              py::arg("depth"), py::arg("spins"))
+        .def_property("past_caches", [](const NodeWindow& w) { return w.to_slots.stream; },
+                      [](NodeWindow& w, bool stream) { w.to_slots.stream = w.to_arrays.stream = stream; },
+                      "Whether this rank writes past its caches what the others read; it finds out from time to time.")
         .def("slice", [](const NodeWindow& w, std::size_t n, std::size_t itemsize) {
             const std::size_t length = w.slice(n, itemsize);
             return py::slice(static_cast<py::ssize_t>(std::min(n, w.rank * length)),

@@ -66,14 +66,30 @@ def test_every_op_and_dtype(small, op):
 
 def test_lengths_around_what_the_slots_hold(world, monkeypatch, seed):
     """One piece in one slot, one piece over all slots, many pieces: each may follow each, and ranks come late."""
-    monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 11)
+    monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 10)
     own, rng, late = Comm(world), np.random.default_rng(seed), np.random.default_rng([seed, world.rank])
     for _ in range(30):
-        n = int(rng.choice([1, 500, 512, 513, 900, 1000, 1024, 1025, 3000]))  # float32: one slot holds 512, both 1024
+        n = int(rng.choice([1, 250, 256, 257, 900, 1000, 1024, 1025, 3000]))  # float32: one slot holds 256, all 1024
         vectors = everyone(n, "float32", own.size)
         if late.random() < 0.2:
             time.sleep(2e-3 * late.random())
         np.testing.assert_array_equal(reduced(own, vectors, MPI.SUM, in_place=n % 2), functools.reduce(np.add, vectors))
+    own.Free()
+
+
+@pytest.mark.parametrize("place", ["private", "shared"])
+def test_ranks_write_past_their_caches_or_not(world, monkeypatch, place):
+    """Each as it likes; in the 9th piece and the 73rd it compares, half of the piece in each way."""
+    monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 15)
+    own, n = Comm(world), 1 << 15  # 128 KiB, the shortest vector that is compared
+    send, receive = (own.empty(n, np.float32) if place == "shared" else np.empty(n, np.float32) for _ in range(2))
+    for turn in range(80):
+        if own.size > 1 and turn:
+            own._engine.link.node._window.past_caches = bool((turn + own.rank) % 3)
+        vectors = everyone(n, "float32", own.size, high=turn)
+        send[:] = vectors[own.rank]
+        own.Allreduce(send, receive, algorithm="node_shared")
+        np.testing.assert_array_equal(receive, functools.reduce(np.add, vectors))
     own.Free()
 
 
