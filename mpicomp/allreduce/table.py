@@ -86,7 +86,7 @@ class Table:
 
 BY_NETWORK = "by network"  # in built-in rows alone: `choice.between_nodes` decides, or MPI's own
 # Bytes up to which MPI's own schedules are used: on one node, and per rank of a job on several nodes.
-NATIVE_BYTES_ONE_NODE = 256 << 10
+NATIVE_BYTES_ONE_NODE = 64 << 10
 NATIVE_BYTES_PER_RANK = 32 << 10
 
 

@@ -30,10 +30,11 @@ from .safety.revocation import announce
 PAGE = 4096
 ORPHANED_S = 600  # a segment is unlinked milliseconds after it was made
 SEARCH_S = 3600  # a process looks for orphans with its first segment, and again after so long
-# Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn: all slots of a node
-# have to fit in a shared cache (4 ranks: 5 MiB; docs/benchmarks.md has the measurement).
-SLOT_BYTES = 1 << 19
-DEPTH = 2
+# Results and contributions of one rank travel in slots of so many bytes, DEPTH of them in turn. All slots of a node
+# have to fit in a shared cache (4 ranks: 5 MiB); with four in turn a rank seldom waits for another
+# (docs/development/measurements.md).
+SLOT_BYTES = 1 << 18
+DEPTH = 4
 SPINS = 2000  # tests of a flag before a rank yields its core, if every rank has one of its own
 NOWHERE = (-1, 0)
 
