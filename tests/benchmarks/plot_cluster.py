@@ -85,8 +85,8 @@ def node(figures, path):
         axis.set_title(f"{under}, {ranks} ranks")
         axis.set_xlabel("MiB of float32")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    titled(figure, "From 4 MiB on, node_shared is faster than the MPI_Allreduce of both MPI libraries",
-           "speed-up over the library's own call (line: 1x), exact results; one node, ranks share two CPU cores")
+    titled(figure, "Above 256 KiB, node_shared is faster than the MPI_Allreduce of both MPI libraries",
+           "speed-up over the library's own call (line: 1x), exact results; one node, two CPU cores")
     save(figure, path)
 
 
