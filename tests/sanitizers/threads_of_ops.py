@@ -58,6 +58,7 @@ def ranks_of_a_node(size: int) -> None:
                 send, receive = (shared[begin : begin + x.shape[1]] for begin in at)
                 send[:] = x[me]
                 places = [(1, 8 * begin) for begin in at]
+            window.past_caches = (turn + me) % 3 == 0
             window.run("allreduce", "sum", "float64", send, receive, *places, segments, False, 1.0, lambda: None)
             assert np.array_equal(receive, x.sum(axis=0)), (me, turn)
 
