@@ -36,7 +36,7 @@ from . import get
 from .choice import between_nodes
 from .interfaces import Arithmetic, Link, NodeMemory, Scratch
 
-STREAM_BYTES = 32 << 20  # a rank's vector from which results are written past the caches
+STREAM_BYTES = 8 << 20  # a rank's vector from which results are written past the caches
 PART_BYTES = 8 << 20  # of a vector over several nodes: one is on the wire while its neighbours are in memory
 
 

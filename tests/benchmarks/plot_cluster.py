@@ -79,13 +79,13 @@ def node(figures, path):
         axis.set_xscale("log", base=4)
         axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
         axis.minorticks_off()
-        axis.set_ylim(0, 4.6)
-        axis.set_yticks(range(5), [f"{gain}x" for gain in range(5)])
+        axis.set_ylim(0, 9)
+        axis.set_yticks(range(0, 9, 2), [f"{gain}x" for gain in range(0, 9, 2)])
         axis.grid(axis="y", linewidth=0.5)
         axis.set_title(f"{under}, {ranks} ranks")
         axis.set_xlabel("MiB of float32")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    titled(figure, "Above 256 KiB, node_shared is faster than the MPI_Allreduce of both MPI libraries",
+    titled(figure, "From 256 KiB on, node_shared is faster than the MPI_Allreduce of both MPI libraries",
            "speed-up over the library's own call (line: 1x), exact results; one node, two CPU cores")
     save(figure, path)
 

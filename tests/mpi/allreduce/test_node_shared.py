@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 from mpicomp import Comm
+from mpicomp.allreduce import node_shared
 from mpicomp.comm import node_memory
 from mpicomp.errors import InvalidArgument, MpicompError, RankLeft
 from mpicomp.ops import oracle
@@ -77,10 +78,12 @@ def test_lengths_around_what_the_slots_hold(world, monkeypatch, seed):
     own.Free()
 
 
+@pytest.mark.parametrize("result", ["kept", "streamed"])
 @pytest.mark.parametrize("place", ["private", "shared"])
-def test_ranks_write_past_their_caches_or_not(world, monkeypatch, place):
-    """Each as it likes; in the 9th piece and the 73rd it compares, half of the piece in each way."""
+def test_ranks_write_past_their_caches_or_not(world, monkeypatch, place, result):
+    """What others read as each rank likes; in the 9th piece and the 73rd it compares, half of the piece in each way."""
     monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 15)
+    monkeypatch.setattr(node_shared, "STREAM_BYTES", 1 if result == "streamed" else 1 << 40)
     own, n = Comm(world), 1 << 15  # 128 KiB, the shortest vector that is compared
     send, receive = (own.empty(n, np.float32) if place == "shared" else np.empty(n, np.float32) for _ in range(2))
     for turn in range(80):
