@@ -15,12 +15,12 @@ struct Destination {
 struct MultiReduce {
     std::vector<Destination> dst;
     std::vector<const char*> src;
-    std::size_t n = 0;    // elements
-    double factor = 1;    // rounded to the precision in which floats are reduced; integers know none
+    std::size_t n = 0;  // elements
+    double factor = 1;  // rounded to the precision in which floats are reduced; integers know none
 };
 
 using MultiKernel = void (*)(const MultiReduce&);
 
-// The kernel of a reduction ("sum", "band", ...) and an element type ("float32", "bfloat16", ...); null where there is
+// The kernel of a reduction ("sum", "band", ...) and an element type ("float32", "bfloat16", ...); null if there is
 // none. Half precision is reduced in float32 and rounded once.
 MultiKernel multi_kernel(const std::string& op, const std::string& kind);

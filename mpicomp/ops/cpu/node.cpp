@@ -158,7 +158,7 @@ private:
         wait_for_slot(&RankLine::summed, k);
         w.to_slots.begin(typical(k));
         for (int owner = 0; owner < w.owners; ++owner) {
-            if (owner == w.rank) continue;  // the own block is read where it is
+            if (owner == w.rank) continue;  // the own block is read in place
             const auto [begin, count] = bounds(owner, k);
             char* dst = contribution(w.rank, k, owner);
             const char* src = send + begin * itemsize;
@@ -195,9 +195,9 @@ private:
             return announce();
         }
         w.to_arrays.begin(verb == Verb::allreduce && !takes && !stream && typical(k));
-        w.to_arrays.run(count, [&](std::size_t first, std::size_t last, bool past_caches) {
-            task.src.resize(w.size);
-            const std::size_t at = (bounds(w.rank, k).first + first) * itemsize;
+        task.src.resize(w.size);
+        w.to_arrays.run(count, [&, begin = begin](std::size_t first, std::size_t last, bool past_caches) {
+            const std::size_t at = (begin + first) * itemsize;
             for (int j = 0; j < w.size; ++j)
                 task.src[j] = sources[j] ? sources[j] + at : contribution(j, k, w.rank) + first * itemsize;
             task.dst = destinations(k, verb, first, past_caches);

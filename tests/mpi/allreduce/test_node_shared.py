@@ -81,7 +81,7 @@ def test_lengths_around_what_the_slots_hold(world, monkeypatch, seed):
 @pytest.mark.parametrize("result", ["kept", "streamed"])
 @pytest.mark.parametrize("place", ["private", "shared"])
 def test_ranks_write_past_their_caches_or_not(world, monkeypatch, place, result):
-    """What others read as each rank likes; in the 9th piece and the 73rd it compares, half of the piece in each way."""
+    """Each rank writes in either way; in the 9th piece and the 73rd it compares them, half of the piece in each."""
     monkeypatch.setattr(node_memory, "SLOT_BYTES", 1 << 15)
     monkeypatch.setattr(node_shared, "STREAM_BYTES", 1 if result == "streamed" else 1 << 40)
     own, n = Comm(world), 1 << 15  # 128 KiB, the shortest vector that is compared
