@@ -134,8 +134,11 @@ def test_any_values_are_within_the_documented_error(data):
 
 @all_reals
 def test_fp8_is_that_of_ml_dtypes(ops, rng, dtype):
-    """With a scale of 1; the error is relative, or that of subnormal numbers."""
-    x = rng.uniform(-448, 448, 50 * BLOCK) * 2.0 ** rng.integers(-20, 1, 50 * BLOCK)
+    """With a scale of 1; the error is relative, or that of subnormal numbers.
+
+    The values are float32 ones, since ml_dtypes rounds float64 twice: 19 - 1e-9 to 19 and then to 20.
+    """
+    x = (rng.uniform(-448, 448, 50 * BLOCK) * 2.0 ** rng.integers(-20, 1, 50 * BLOCK)).astype(np.float32)
     x[::BLOCK] = 448
     x[1::BLOCK] = rng.choice([0.0009765625, -0.0029296875, 17, 19, -464 / 2], 50)  # ties
     x = x.astype(dtype)
@@ -145,6 +148,11 @@ def test_fp8_is_that_of_ml_dtypes(ops, rng, dtype):
     out = decoded(ops, codes.ravel(), "fp8", x.size, dtype)
     assert_same(out, expected.astype(dtype))
     assert np.all(np.abs(out - x) <= np.maximum(np.abs(x) / 16, 2.0**-10))
+
+
+def test_fp8_rounds_float64_once(ops):
+    x = np.array([448, 19 - 1e-9, 19 + 1e-9, 17 - 1e-9, 17 + 1e-9])
+    assert_same(decoded(ops, encoded(ops, x, "fp8"), "fp8", x.size, x.dtype), np.array([448, 18, 20, 16, 18.0]))
 
 
 @all_reals
