@@ -90,8 +90,11 @@ STAGES = {
                            _mpi("openmpi", "--sizes", "1", *LONG), math.inf, long=True, one_core=True),
     "openmpi-long": Stage("long tests in 2 and 3 ranks of Open MPI",
                           _mpi("openmpi", "--sizes", "2,3", *LONG), math.inf, long=True),
-    "openmpi-sizes": Stage("quick tests in 3 and 4 ranks of Open MPI",
-                           _mpi("openmpi", "--sizes", "3,4", *QUICK), math.inf, long=True),
+    "openmpi-3-ranks": Stage("quick tests in 3 ranks of Open MPI",
+                             _mpi("openmpi", "--sizes", "3", *QUICK), math.inf, long=True),
+    "openmpi-4-ranks": Stage("collectives, schemes and PyTorch in 4 ranks of Open MPI",
+                             _mpi("openmpi", "--sizes", "4", *QUICK, *_rooms((*STEPS, "pytorch"))), math.inf,
+                             long=True),
     "openmpi-more-ranks": Stage("collectives and schemes in 5 and 8 ranks of Open MPI",
                                 _mpi("openmpi", "--sizes", "5,8", *QUICK, *_rooms(STEPS)), math.inf, long=True),
     # MPICH has two ranks for all tests (stage mpich), one where tests call MPI themselves, and three, which poll on the

