@@ -9,7 +9,7 @@ add      error memories and velocities: a worker keeps its own; of fewer workers
 same     state common to all ranks: thresholds, factors, schedules, measures, the velocity of dense arrays
 cut      a vector that ranks own pieces of (1-bit SGD's second memory) is cut anew
 anew     depends on the number of ranks and is estimated again in the next step
-stay     cannot leave its worker: refused if the number of workers changes
+stay     cannot leave its worker, or its rank in exchange and schedule: refused if their number changes
 =======  ==========================================================================================
 
 Where ranks keep slices, the nodes are the workers. A node's memory counts for all workers on the node, so the sum is
@@ -198,7 +198,11 @@ def _common(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank: int
     state: Entries = {}
     for name, value in old(alike[0] if alike else 0).items():
         kind, _, rest = name.partition("/")
-        if kind in DEFAULT and kind not in left_out and rules.get((kind, rest), DEFAULT[kind]) == "same":
+        rule = rules.get((kind, rest), DEFAULT.get(kind))
+        if kind in OF_A_SLICE and rule == "stay":
+            raise InvalidArgument(f"{name} is a rank's own and cannot be given to others: resume with "
+                                  f"{count(len(had.workers), 'rank')}, got {len(now.workers)}")
+        if kind not in left_out and rule == "same":
             state[name] = value
     return state
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._util.plurals import count
 from ..comm.interfaces import Communicator
 from ..errors import InvalidArgument, NonFiniteGradient, RankLeft
 from ..schemes.interfaces import Part
@@ -39,7 +40,7 @@ HOSTS = {
     "memory": ("topk", "dense"),
     "selector": ("topk", "scalecom", "randomk", "signsgd:codec=float"),
     "codec": ("topk", "signsgd:memory=none", "scalecom", "dense", "threshold"),
-    "exchange": ("topk", "randomk", "dense:memory=residual"),
+    "exchange": ("topk", "randomk", "dense:memory=residual", "dense", "scaled-integer:memory=residual"),
     "schedule": ("topk", "randomk"),
 }
 
@@ -77,8 +78,8 @@ class Case:
     comm: Communicator
     scheme: Scheme
 
-    def reducer(self) -> Reducer:
-        return Reducer(self.comm, self.scheme)
+    def reducer(self, workers: int = 1) -> Reducer:
+        return Reducer(self.comm, self.scheme, workers=workers)
 
     def vector(self, step: int, n: int = N) -> np.ndarray:
         """This rank's gradient of a step."""
@@ -127,23 +128,29 @@ def same_on_all_ranks(case: Case) -> None:
 
 
 def nothing_lost(case: Case) -> None:
-    reducer, sums = case.reducer(), np.zeros((2, N))
+    for workers in (1, 2):
+        _nothing_lost(case, workers)
+
+
+def _nothing_lost(case: Case, workers: int) -> None:
+    reducer, sums = case.reducer(workers), np.zeros((2, N))
     for step in range(STEPS):
-        gradient = case.vector(step)
-        sums += gradient, reducer.reduce(gradient)
+        gradients = np.stack([case.vector(step + STEPS * worker) for worker in range(workers)])
+        sums += gradients.sum(0), workers * reducer.reduce(gradients if workers > 1 else gradients[0])
     state, memory = reducer.state_dict(), case.scheme.parts(1).memories[0]
-    kept = state.get("memory/0/residual")
-    if kept is None:
+    if "memory/0/residual" not in state:
         raise LeftOut("the memory saves nothing by the name residual")
     if memory.diverges or memory.takes_momentum or memory.beta != 1 or case.scheme.parts(1).exchange.second_memory:
         raise LeftOut("the memory is not plain error feedback")
-    came_in, held = sums[0].copy(), np.array(kept, float)
+    held = np.stack([np.asarray(state[f"memory/{worker}/residual"], float) for worker in range(workers)]).sum(0)
+    came_in = sums[0].copy()
     for total in (came_in, held):
         case.comm.allreduce_in_place(total)
     difference = np.abs(case.comm.size * sums[1] + held - came_in)
     worst = int(difference.argmax())
-    case.require(bool(difference[worst] <= 1e-3 * case.comm.size),
-                 f"element {worst}, summed over ranks and {STEPS} steps: {came_in[worst]:.4g} came in, "
+    case.require(bool(difference[worst] <= 1e-3 * workers * case.comm.size),
+                 f"element {worst}, summed over ranks of {count(workers, 'worker')} and {STEPS} steps: "
+                 f"{came_in[worst]:.4g} came in, "
                  f"{case.comm.size * sums[1][worst]:.4g} was sent, {held[worst]:.4g} is kept")
 
 

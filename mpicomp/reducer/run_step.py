@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ..comm.safety.collective_errors import run_collectively
-from ..errors import SKIPPING, NonFiniteGradient
+from ..errors import SKIPPING, InvalidArgument, NonFiniteGradient
 from ..schemes import averaging
 from ..schemes.interfaces import StepContext
 from ..schemes.parts import Parts
 from ..schemes.stateful import Stateful
-from ..schemes.values import Choice, Compensated, Exchanged, Mean, Sent, Span
+from ..schemes.values import Choice, Compensated, Exchanged, Mean, Message, Sent, Span
 from ..types import Array
 from .layout import Bucket
 from .levels import OneLevel
@@ -79,12 +79,14 @@ class Pipeline:
         """Empty what is kept of some spans of the compressed and of the dense vector, until ``put_back``."""
         for memory in self.memories:
             memory.set_aside(spans)
+        self.exchange.set_aside(spans)
         self.dense.set_aside(dense)
 
     def put_back(self, ctx: StepContext) -> None:
         """Give the parts what was set aside, in place of what the step has made of it."""
         for memory in self.memories:
             memory.put_back(ctx.ops)
+        self.exchange.put_back(ctx.ops)
         self.dense.put_back(ctx.ops)
 
     def prepare(self, flat: list[Array], ctx: StepContext) -> Prepared | None:
@@ -148,8 +150,12 @@ class Pipeline:
         """All that follows the agreement; the mean of the whole vectors (collective)."""
         try:
             return self._run(prepared, ctx)
-        except Exception:
+        except Exception as error:
             averaging.settle(ctx)
+            if isinstance(error, NonFiniteGradient) and not self._may_refuse(ctx):  # perhaps on this rank alone
+                raise InvalidArgument(f"exchange {self.exchange.name} refused a step that all ranks had agreed on: "
+                                      "count what is not finite in choose, or let may_refuse(ctx) be true and refuse "
+                                      "on all ranks alike") from error
             raise
 
     def _run(self, prepared: Prepared, ctx: StepContext) -> Exchanged:
@@ -185,9 +191,9 @@ class Pipeline:
             local = self._local(us, message.sent, ctx)
             update = ctx.timer.pieces("update", self._update(us, message.sent, ctx))
             with ctx.timer.phase("exchange"), ctx.comm.meanwhile(update):
-                return self.exchange.combine(message, ctx), local, iter(())
+                return self._combined(message, ctx), local, iter(())
         with ctx.timer.phase("exchange"):
-            result = self.exchange.combine(message, ctx)
+            result = self._combined(message, ctx)
         if not result.finite:
             ctx.refuse_overflow(result.mean.values)
         if ctx.plain:  # keeps nothing
@@ -199,6 +205,13 @@ class Pipeline:
         if not self._may_refuse(ctx):
             _finish(update)
         return result, local, update
+
+    def _combined(self, message: Message, ctx: StepContext) -> Exchanged:
+        """The exchange's result; that of an exchange of one's own is checked before memories rely on it."""
+        result = self.exchange.combine(message, ctx)
+        if not type(self.exchange).__module__.startswith("mpicomp."):
+            _check_result(result, self.exchange.name, ctx)
+        return result
 
     def _may_refuse(self, ctx: StepContext) -> bool:
         """True if the result of a step that all ranks have agreed on may still be refused."""
@@ -260,6 +273,21 @@ class Pipeline:
                 f"the mean overflowed in step {ctx.number}: {misfits.positions.size} of its elements do not fit "
                 f"the gradients' dtype, whose largest number is {ctx.result[0]:g}; error memory is untouched. "
                 "Divide the loss by a constant, or reduce float32 gradients")
+
+
+def _check_result(result: Exchanged, name: str, ctx: StepContext) -> None:
+    """Refuse a result that is none, or a mean that does not fit the vector."""
+    mean = getattr(result, "mean", None)
+    if not isinstance(result, Exchanged) or not isinstance(mean, Mean):
+        raise InvalidArgument(f"combine of exchange {name} must return an Exchanged whose mean is a Mean, got "
+                              f"{type(result).__name__} with {type(mean).__name__}")
+    expected = (ctx.n,) if mean.indices is None else mean.indices.shape
+    if (mean.n, mean.values.shape) != (ctx.n, expected):
+        raise InvalidArgument(f"the mean of exchange {name} must be of n={ctx.n} elements with values of shape "
+                              f"{expected}, got n={mean.n} and {mean.values.shape}")
+    if mean.indices is not None and not ctx.ops.ascends(mean.indices, ctx.n):
+        raise InvalidArgument(f"the mean of exchange {name} must have indices that ascend within [0, {ctx.n}), none "
+                              "twice: add up what several ranks send of one element (ctx.ops.add_lists)")
 
 
 def _start_tail(flat: list[Array], ctx: StepContext) -> Callable[[], Array]:

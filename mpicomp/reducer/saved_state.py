@@ -12,7 +12,7 @@ from ..errors import InvalidArgument
 from ..schemes.registry import Scheme
 from .levels import OneLevel
 
-OF_A_RANK = ("memory/", "exchange/start")  # how the names of arrays begin that a rank does not share with others
+RANKS_OWN = ("stay", "cut")  # rules of entries that a rank does not share with others (checkpoint/redistribute.py)
 
 
 def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, workers: int, levels: OneLevel,
@@ -42,7 +42,7 @@ def agree_on(comm: Communicator, state: Mapping[str, Any], scheme: Scheme, worke
     try:
         common = _examined(state, scheme, workers, levels, lengths or {})
         check_arrays(arrays and state.get("arrays"), arrays)
-        _check_rank(state, comm.rank, comm.size)
+        _check_rank(state, scheme, comm.rank, comm.size)
     except Exception as caught:  # the other ranks wait for the verdict
         error = caught
     levels.agree(comm, common, error)
@@ -113,10 +113,13 @@ def _slice_text(place: Mapping[str, int]) -> str:
     return "slice {slice} of {slices} on node {node} of {nodes}".format_map(place)
 
 
-def _check_rank(state: Mapping[str, Any], rank: int, ranks: int) -> None:
+def _check_rank(state: Mapping[str, Any], scheme: Scheme, rank: int, ranks: int) -> None:
     """Refuse the error memories of another rank or of another number of ranks: those of some workers would be lost."""
     saved, mine = (state["rank"], state["ranks"]), (rank, ranks)
-    if saved != mine and any(name.startswith(OF_A_RANK) for name in state):
+    parts = scheme.parts(1)
+    own = {f"{kind}/{name}" for kind, part in (("exchange", parts.exchange), ("schedule", parts.schedule))
+           for name, rule in part.redistribution if rule in RANKS_OWN}
+    if saved != mine and any(name.startswith("memory/") or name in own for name in state):
         raise InvalidArgument(f"the state must be that of rank {rank} of {ranks}, got that of rank {saved[0]} of "
                               f"{saved[1]}: each rank loads the state that it saved. For another number of ranks use "
                               "mpicomp.checkpoint, which redistributes error memories")

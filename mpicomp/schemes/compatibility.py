@@ -64,8 +64,7 @@ def check_candidate(text: str, parts: Parts, own: Parts, shared: list[str], laye
         if one != other and (kind, one) not in ORDINARY:
             raise InvalidArgument(f"candidate {text} has {kind}={one}, all candidates share {kind}={other}: give the "
                                   f"scheme {kind}={one}, or leave out {text}")
-    required = parts.exchange.required_state  # of a second memory, which may be off
-    if parts.exchange.second_memory or (parts.exchange.stateful and not required):
+    if parts.exchange.stateful:
         raise InvalidArgument(f"candidate {text}: exchange {parts.exchange.name} has a state of its own, which steps "
                               f"of other candidates would make stale; leave out {text}")
 

@@ -55,7 +55,8 @@ class StepContext:
     in_flight: list[Request] = field(default_factory=list)
     number: int = -1  #: The step's, from 0.
     remembers: bool = True  #: A memory, or the step's measures, read what was sent.
-    #: Where a dense mean may be written once all ranks have agreed, the gradient's own memory or none of it.
+    #: Where a dense mean may be written once all ranks have agreed, the gradient's own memory or none of it: ask
+    #: `averaging.room_for_mean`, which looks at what memories still read.
     target: Array | None = None
     left_out: Sequence[Span] = ()  #: Of the vector, which take no part in the step.
     all_ranks: StepContext | None = None  #: Of whole vectors, if this is of a slice of the nodes' means.

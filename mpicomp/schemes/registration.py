@@ -8,13 +8,18 @@ from typing import Any, TypeVar, cast
 
 from ..errors import InvalidArgument
 from . import registry as schemes
+from .compatibility import SELECTORS
 from .interfaces import AgreedSelector, Codec, DensitySchedule, Exchange, Memory, Selector
 from .options import Option
+from .stateful import Stateful
 
 Class = TypeVar("Class", bound=type)
 
 PROTOCOLS: dict[str, type] = {"memory": Memory, "selector": Selector, "codec": Codec, "exchange": Exchange,
                               "schedule": DensitySchedule}
+CODECS = ("any", "addable", "float")  # that an exchange may allow
+# How a checkpoint may give a part's state to other ranks (checkpoint/redistribute.py).
+RULES = {"memory": ("add", "stay"), "others": ("same", "anew", "stay")}
 # Traits of a class that has a verb of its own, unless it declares them: verb -> trait.
 TRAITS = {"wire_like": "broadcasts", "counts": "counted", "threshold": "has_threshold", "set_shift": "takes_shift"}
 
@@ -65,13 +70,33 @@ def register_part(kind: str) -> Callable[[Class], Class]:
                                   f"{part.__name__} has no {', '.join(missing)}")
         whole = part if protocol in part.__mro__ else _with_defaults(part, protocol)
         declared: Any = whole  # it has what is needed
+        if getattr(part, "state", Stateful.state) is not Stateful.state and not _declares(part, "stateful"):
+            declared.stateful = True
         if not isinstance(declared.options, tuple | list) or not all(
                 isinstance(option, Option) for option in declared.options):
             raise InvalidArgument(f"options of {part.__name__} must be a tuple of mpicomp.schemes.options.Option")
+        _check_words(kind, declared)
         _add(schemes.PARTS[kind], declared.name, whole, kind)
         return whole
 
     return register
+
+
+def _declares(part: type, name: str) -> bool:
+    """True if a class, or one that it inherits from, has a value of its own in place of ``Stateful``'s."""
+    return any(name in vars(base) for base in part.__mro__ if base is not Stateful)
+
+
+def _check_words(kind: str, part: Any) -> None:
+    """Refuse words of a part's attributes that have no meaning, which would be taken for another one."""
+    words = [("takes", part.takes, SELECTORS), ("codecs", part.codecs, CODECS)] if kind == "exchange" else []
+    base: Any = next((base for base in part.__mro__ if "redistribution" in vars(base)), Stateful)
+    if not base.__module__.startswith("mpicomp."):
+        words += [(f"redistribution of {name}", rule, RULES["memory" if kind == "memory" else "others"])
+                  for name, rule in base.redistribution]
+    for what, word, allowed in words:
+        if word not in allowed:
+            raise InvalidArgument(f"{part.__name__}: {what} must be one of {', '.join(allowed)}, got {word!r}")
 
 
 def _missing(part: type, protocol: type) -> Iterator[str]:

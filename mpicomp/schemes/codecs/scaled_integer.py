@@ -38,7 +38,8 @@ class ScaledInteger(InPlace):
 
     def __init__(self, bits: str, rounding: str) -> None:
         self.dtype, self.rounding = np.dtype(f"int{bits}"), rounding
-        self._peak = self._unit = math.nan  # of the current step; the unit is NaN where values were not finite
+        self._peak = math.nan  # of the current step, as the unit is, which is NaN where values were not finite
+        self._unit: float | None = None  # before the first step
 
     def check_workers(self, total: int) -> None:
         """Refuse more workers than the integers have room for."""
@@ -55,6 +56,9 @@ class ScaledInteger(InPlace):
         self._unit = unit_for(peak, ctx.workers.total, self.dtype, ctx.dtype) if math.isfinite(peak) else math.nan
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
+        if self._unit is None:
+            raise InvalidArgument(f"values={self.name} has no scale yet: an exchange that encodes must call "
+                                  "mpicomp.schemes.averaging.share_scale(values, ctx) first, on every rank")
         codes = ctx.ops.empty(values.size, self.dtype)
         if math.isnan(self._unit):
             codes[:] = 0
@@ -65,7 +69,7 @@ class ScaledInteger(InPlace):
 
     def write(self, values: Array, codes: Array, place: Place, ctx: StepContext) -> None:
         require_bytes(codes, place.size * self.dtype.itemsize)
-        if math.isnan(self._unit):
+        if self._unit is None or math.isnan(self._unit):
             values[:] = np.nan
         else:
             ctx.ops.dequantise(codes.view(self.dtype), self._unit, values)

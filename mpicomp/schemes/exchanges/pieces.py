@@ -61,7 +61,7 @@ class Pieces(Exchange[Everything, PieceCodes]):
     redistribution = (("residual", "cut"), ("start", "cut"))
 
     def __init__(self, second: str) -> None:
-        self.second_memory = second == "yes"
+        self.second_memory = self.stateful = second == "yes"
         self._residual: Array | None = None
         self._next: tuple[int, Array] | None = None  # number of a step, which may be refused yet, and what it leaves
         self._start = 0
