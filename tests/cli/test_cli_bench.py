@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from progress import slowed
 
 QUICK = ("--sizes", "1K,40K", "--iters", "5", "--warmup", "2")
 
@@ -57,9 +58,10 @@ def test_wrong_result_unseen_without_check(one_job, faulty_bench):
 
 
 def test_step_that_does_not_return(job, faulty_bench):
-    ended = job(faulty_bench, "-a", "native,hang", "--timeout", "2", *QUICK)
+    limit = slowed(2)
+    ended = job(faulty_bench, "-a", "native,hang", "--timeout", limit, *QUICK)
     assert ended.code == 124
-    assert "allreduce check of hang at 1 KiB did not return within 2 s" in ended.err
+    assert f"allreduce check of hang at 1 KiB did not return within {limit} s" in ended.err
 
 
 def test_a_limit_of_nothing_is_no_limit(alone, command):

@@ -139,7 +139,7 @@ def test_a_rank_whose_operations_cannot_be_loaded_ends_the_job(tmp_path):
     script.write_text("import sys; from mpi4py import MPI\n"
                       "if MPI.COMM_WORLD.rank == 1: sys.modules['mpicomp.ops._cpu'] = None\n"
                       "import mpicomp; mpicomp.Comm(MPI.COMM_WORLD)\n")
-    code, output = run_limited([*job_command(Path(sys.executable), 2), str(script)], job_environment(), 100, tmp_path)
+    code, output = run_limited([*job_command(Path(sys.executable), 2), str(script)], job_environment(), 400, tmp_path)
     assert code not in (0, None), output
     assert re.search(r"rank 1 of 2 .*MissingExtra: mpicomp was imported from", output), output
 
@@ -153,7 +153,7 @@ def test_an_instruction_set_that_one_rank_cannot_have(tmp_path):
                       "import mpicomp\n"
                       "try: mpicomp.Comm(MPI.COMM_WORLD)\n"
                       "except mpicomp.errors.InvalidArgument as error: print(error)\n")
-    code, output = run_limited([*job_command(Path(sys.executable), 2), str(script)], job_environment(), 100, tmp_path)
+    code, output = run_limited([*job_command(Path(sys.executable), 2), str(script)], job_environment(), 400, tmp_path)
     assert code == 0, output
     assert output.count("rank 1: MPICOMP_ISA: instruction set must be one of") == 2, output
 

@@ -89,7 +89,7 @@ def test_the_watchdog_ends_a_rank_that_waits_for_a_message(tmp_path):
 
 
 def alone(code, **environment):
-    command = ["timeout", "100", sys.executable, "-c", code]
+    command = ["timeout", "400", sys.executable, "-c", code]
     return subprocess.run(command, env=job_environment(**environment), capture_output=True, text=True)
 
 

@@ -31,6 +31,13 @@ def selector(**changed):
     return type("Mine", (), {name: thing for name, thing in things.items() if thing is not None})
 
 
+def exchange(**changed):
+    """A class with what an exchange needs."""
+    verbs = dict.fromkeys(("choose", "encode", "combine"), lambda *_: None)
+    return type("Mine", (), {"name": "mine", "reference": "a test", "options": (), "takes": "any", "codecs": "any",
+                             "__init__": lambda self: None, **verbs, **changed})
+
+
 def test_a_part_is_chosen_by_its_name_and_brings_its_options():
     part = mpicomp.register_part("selector")(selector())
     scheme = mpicomp.Scheme.parse("topk:selector=mine,stride=7")
@@ -85,6 +92,36 @@ def test_what_is_missing_is_said_and_nothing_is_registered(changed, message):
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         mpicomp.register_part("selector")(selector(**changed))
     assert schemes.PARTS["selector"] == before
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"takes": "topk"}, "Mine: takes must be one of any, all, some, counted, agreed, got 'topk'"),
+    ({"codecs": "adable"}, "Mine: codecs must be one of any, addable, float, got 'adable'"),
+    ({"redistribution": (("kept", "add"),)}, "redistribution of kept must be one of same, anew, stay, got 'add'"),
+])
+def test_words_without_a_meaning_are_refused(changed, message):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        mpicomp.register_part("exchange")(exchange(**changed))
+    assert "mine" not in schemes.PARTS["exchange"]
+
+
+def test_a_part_with_a_state_is_taken_for_one():
+    for state, declared, expected in ((None, {}, False), (lambda self, ops: {}, {}, True),
+                                      (lambda self, ops: {}, {"stateful": False}, False)):
+        verbs = {"state": state} if state else {}
+        assert mpicomp.register_part("exchange")(exchange(**verbs, **declared)).stateful is expected
+        del schemes.PARTS["exchange"]["mine"]
+
+
+@pytest.mark.parametrize("declared", [{}, {"required_state": ("kept",)}])
+def test_candidates_keep_no_state(declared):
+    mpicomp.register_part("exchange")(exchange(state=lambda self, ops: {}, **declared))
+    try:
+        with pytest.raises(InvalidArgument, match="exchange mine has a state of its own"):
+            mpicomp.Scheme.parse("auto:layers=per-tensor,candidates=dense+topk/exchange=mine").parts(1)
+        mpicomp.Scheme.parse("auto:candidates=dense+onebit/second=no").parts(1)
+    finally:
+        del schemes.PARTS["exchange"]["mine"]
 
 
 def test_an_unknown_kind_is_refused():

@@ -64,6 +64,8 @@ def check(measures, wanted):
 class Late:
     """An exchange that says only at its end what was sent."""
 
+    name = "late"
+
     def __init__(self, exchange):
         self.exchange, self.choose, self.check = exchange, exchange.choose, exchange.check
         self.state, self.load = exchange.state, exchange.load

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from mpicomp.errors import InvalidArgument
 from mpicomp.reducer import part_checks
 from mpicomp.schemes.codecs import CODECS
 from mpicomp.schemes.exchanges import EXCHANGES
-from mpicomp.schemes.interfaces import Selector
+from mpicomp.schemes.interfaces import Exchange, Selector
 from mpicomp.schemes.memories import MEMORIES
 from mpicomp.schemes.schedules import WarmUp
+from mpicomp.schemes.values import Exchanged, Mean, Sent
 
 pytestmark = pytest.mark.filterwarnings("ignore::mpicomp.errors.SchemeWarning")
 
@@ -149,6 +151,79 @@ class Allowing(EXCHANGES["gather"]):
         return choice._replace(nonfinite=[0] * len(us))
 
 
+class Chosen(NamedTuple):
+    lists: list
+    nonfinite: list
+
+
+class Message(NamedTuple):
+    sent: list
+
+
+class Filled(Exchange):
+    """The exchange of docs/quickstart/compressor.md."""
+
+    name, reference, options = "mine", "a test", ()
+    takes, codecs = "any", "float"
+
+    def choose(self, us, ctx):
+        return Chosen([ctx.select(u)[1] for u in us], [ctx.overflows(u) for u in us])
+
+    def encode(self, us, choice, ctx):
+        return Message([Sent(indices, u.at(indices, ctx.ops)) for indices, u in zip(choice.lists, us, strict=True)])
+
+    def combine(self, message, ctx):
+        total = ctx.ops.zeros(ctx.n, ctx.dtype)
+        for one in message.sent:
+            ctx.add_at(total, one.indices, one.values)
+        ctx.comm.allreduce_in_place(total, ctx.algorithm)
+        return Exchanged(Mean(None, self.scaled(total, ctx), ctx.n), message.sent, 8 * total.nbytes)
+
+    def scaled(self, total, ctx):
+        return ctx.scale(total)
+
+
+class ByRanks(Filled):
+    """Divides by the ranks in place of the workers."""
+
+    def scaled(self, total, ctx):
+        return total / ctx.comm.size
+
+
+class OfOneWorker(Filled):
+    """Forgets that a rank may have several workers."""
+
+    def combine(self, message, ctx):
+        return super().combine(message._replace(sent=message.sent[:1]), ctx)._replace(sent=message.sent)
+
+
+class Overwriting(Filled):
+    """Adds up in the caller's gradient."""
+
+    takes = "all"
+
+    def encode(self, us, choice, ctx):
+        return Message([Sent(None, u.to_read(None, ctx.ops)) for u in us])
+
+    def combine(self, message, ctx):
+        total = message.sent[0].values
+        ctx.comm.allreduce_in_place(total, ctx.algorithm)
+        return Exchanged(Mean(None, ctx.scale(total), ctx.n), message.sent, 8 * total.nbytes)
+
+
+class Unscaled(Filled):
+    """Encodes without a scale that all ranks share."""
+
+    codecs = "any"
+
+    def encode(self, us, choice, ctx):
+        places = [ctx.place(worker, indices) for worker, indices in enumerate(choice.lists)]
+        values = [u.at(indices, ctx.ops) for u, indices in zip(us, choice.lists, strict=True)]
+        codes = [ctx.codec.encode(one, place, ctx) for one, place in zip(values, places, strict=True)]
+        return Message([Sent(place.indices, ctx.codec.decode(one, place, ctx))
+                        for one, place in zip(codes, places, strict=True)])
+
+
 def rows_of(monkeypatch, kind, part, scheme=None, only=None):
     if only is not None:
         monkeypatch.setattr(part_checks, "PROMISES", [one for one in part_checks.PROMISES if one.name == only])
@@ -159,9 +234,10 @@ def rows_of(monkeypatch, kind, part, scheme=None, only=None):
     return found
 
 
-@pytest.mark.parametrize("scheme", [None, "topk:beta=1"])
-def test_a_good_part_passes(comm, monkeypatch, scheme):
-    rows = rows_of(monkeypatch, "selector", Good, scheme)
+@pytest.mark.parametrize(("kind", "part", "scheme"), [("selector", Good, None), ("selector", Good, "topk:beta=1"),
+                                                      ("exchange", Filled, None)])
+def test_a_good_part_passes(comm, monkeypatch, kind, part, scheme):
+    rows = rows_of(monkeypatch, kind, part, scheme)
     assert [row.promise for row in rows] == [part_checks.PROTOCOL, *(one.name for one in part_checks.PROMISES)]
     assert all(row.passed and row.ranks == comm.size for row in rows)
 
@@ -178,6 +254,9 @@ BROKEN = [
     ("memory", Early, "NaN refused", "a step that was refused changed memory/0/residual"),
     ("codec", InPlace, "gradients unchanged", r"step 0 wrote into the caller's gradient"),
     ("exchange", Allowing, "NaN refused", "nan in element 0 of rank"),
+    ("exchange", ByRanks, "sent + kept = came in", "summed over ranks of 2 workers"),
+    ("exchange", OfOneWorker, "sent + kept = came in", "summed over ranks of 2 workers"),
+    ("exchange", Unscaled, "any length and dtype", "values=scaled-integer has no scale yet: an exchange that encodes"),
 ]
 
 
@@ -223,6 +302,12 @@ def test_a_codec_that_differs_per_rank_is_caught(comm, monkeypatch):
     row = rows_of(monkeypatch, "codec", OfItsRank, only="same on all ranks")[-1]
     assert row.passed is (comm.size == 1)
     assert comm.size == 1 or "ranks have different means in step 0" in row.reason
+
+
+def test_an_exchange_that_adds_up_in_the_gradient_is_caught(comm, monkeypatch):
+    row = rows_of(monkeypatch, "exchange", Overwriting, only="gradients unchanged")[-1]
+    assert row.passed is (comm.size == 1)
+    assert comm.size == 1 or "step 0 wrote into the caller's gradient" in row.reason
 
 
 def test_a_class_that_is_not_registered_is_refused():

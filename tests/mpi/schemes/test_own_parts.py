@@ -7,7 +7,8 @@ import pytest
 
 import mpicomp
 from mpicomp import schemes
-from mpicomp.errors import InvalidArgument
+from mpicomp.checkpoint.redistribute import Keepers, redistribute
+from mpicomp.errors import InvalidArgument, NonFiniteGradient
 from mpicomp.schemes.interfaces import Exchange, Selector
 from mpicomp.schemes.selectors import DENSITY, Counted, K
 from mpicomp.schemes.values import Exchanged, Mean, Sent
@@ -86,6 +87,100 @@ def test_a_mistake_on_one_rank_is_raised_on_all_and_changes_nothing(comm, seed, 
     spared.reduce(grads[0])
     for step in (1, 2):
         np.testing.assert_array_equal(reducer.reduce(grads[step]), spared.reduce(grads[step]))
+
+
+@pytest.mark.parametrize(("made", "text"), [
+    (lambda mean: mean._replace(indices=np.zeros(2, np.int32), values=np.ones(2)), "must have indices that ascend"),
+    (lambda mean: mean._replace(values=mean.values[:1]), rf"with values of shape \({N},\), got n={N} and \(1,\)"),
+    (lambda mean: mean._replace(n=7), f"must be of n={N} elements"),
+    (lambda mean: mean.values, "must return an Exchanged whose mean is a Mean, got Exchanged with ndarray"),
+], ids=["twice", "short", "n", "array"])
+def test_a_mean_that_does_not_fit_is_refused_before_memories_take_it(comm, made, text, monkeypatch):
+    class Other(Filled):
+        def fail(self, step):
+            pass
+
+        def encode(self, us, choice, ctx):
+            self.sent = super().encode(us, choice, ctx).sent
+            return Message(None)  # known once they are combined
+
+        def combine(self, message, ctx):
+            found = super().combine(Message(self.sent), ctx)
+            return found._replace(mean=made(found.mean))
+
+    monkeypatch.setitem(schemes.PARTS["exchange"], Other.name, Other)
+    reducer = mpicomp.Reducer(comm, "topk:exchange=told-filled,k=5")
+    with pytest.raises(InvalidArgument, match=text):
+        reducer.reduce(np.ones(N))
+    assert reducer.memory_norm() == 0
+
+
+@pytest.mark.parametrize("verb", ["encode", "combine"])
+def test_a_step_that_one_rank_alone_refuses_late_is_a_mistake(comm, verb, monkeypatch):
+    """The others do not wait for it: they are in the all-reduce, or a step ahead."""
+    def refuse(self, *_):
+        raise NonFiniteGradient("too large")
+
+    monkeypatch.setattr(Mistaken, "fail", lambda self, step: None)
+    part = type("Late", (Filled,), {verb: refuse})
+    monkeypatch.setitem(schemes.PARTS["exchange"], part.name, part)
+    reducer = mpicomp.Reducer(comm, "topk:exchange=told-filled,k=5", nonfinite="skip")
+    with pytest.raises(InvalidArgument, match="exchange told-filled refused a step that all ranks had agreed on"):
+        reducer.reduce(np.ones(N))
+
+
+class Keeping(Filled):
+    """Keeps what it got of a step, each rank its own."""
+
+    name = "keeping"
+
+    def __init__(self):
+        self.kept, self.aside = np.zeros(N), None
+
+    def fail(self, step):
+        pass
+
+    def combine(self, message, ctx):
+        self.kept[message.sent[0].indices] = 1 + ctx.comm.rank
+        return super().combine(message, ctx)
+
+    def state(self, ops):
+        return {"kept": self.kept.copy()}
+
+    def load(self, state):
+        self.kept = state.get("kept", np.zeros(N))
+
+    def set_aside(self, spans):
+        self.aside = [(span, self.kept[slice(*span)].copy()) for span in spans]
+
+    def put_back(self, ops):
+        for span, values in self.aside:
+            self.kept[slice(*span)] = values
+
+
+def test_an_exchange_of_ones_own_sets_its_state_aside(comm, monkeypatch):
+    monkeypatch.setitem(schemes.PARTS["exchange"], "keeping", Keeping)
+    reducer = mpicomp.Reducer(comm, "topk:exchange=keeping,density=1")
+    a, b = np.ones(N // 2), np.zeros(N - N // 2)
+    with reducer.leaving_out(["b"]):
+        reducer.reduce({"a": a, "b": b})
+    kept = reducer.state_dict()["exchange/kept"]
+    assert kept.tolist() == [1.0 + comm.rank] * len(a) + [0.0] * len(b)
+
+
+def test_a_state_that_stays_on_its_rank_is_refused_on_another(comm, monkeypatch):
+    monkeypatch.setattr(Keeping, "redistribution", (("kept", "stay"),), raising=False)
+    monkeypatch.setitem(schemes.PARTS["exchange"], "keeping", Keeping)
+    reducer = mpicomp.Reducer(comm, "topk:exchange=keeping,memory=none,density=1")
+    reducer.reduce(np.ones(N))
+    states = comm.allgather(reducer.state_dict())
+    reducer.load_state_dict(states[comm.rank])
+    if comm.size > 1:
+        with pytest.raises(InvalidArgument, match="each rank loads the state that it saved"):
+            reducer.load_state_dict(states[comm.rank - 1])
+    had, now = Keepers([1] * comm.size), Keepers([1] * (comm.size + 1))
+    with pytest.raises(InvalidArgument, match=f"exchange/kept is a rank's own .*, got {comm.size + 1}"):
+        redistribute(states.__getitem__, had, now, 0, {"rank": 0, "ranks": comm.size + 1})
 
 
 class Stride(Selector):
