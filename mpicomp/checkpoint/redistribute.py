@@ -200,8 +200,7 @@ def _common(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank: int
         kind, _, rest = name.partition("/")
         rule = rules.get((kind, rest), DEFAULT.get(kind))
         if kind in OF_A_SLICE and rule == "stay":
-            raise InvalidArgument(f"{name} is a rank's own and cannot be given to others: resume with "
-                                  f"{count(len(had.workers), 'rank')}, got {len(now.workers)}")
+            raise InvalidArgument(f"{name} is a rank's own and cannot be given to others: resume with {had}, got {now}")
         if kind not in left_out and rule == "same":
             state[name] = value
     return state

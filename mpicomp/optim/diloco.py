@@ -151,6 +151,11 @@ class DiLoCo:
                 raise InvalidArgument(f"parameter {name} must be floating point, got {own.read(name).dtype}")
         self._fragments = [Fragment(names, max(1, (number + 1) * every // fragments), own, settings["outer_momentum"])
                            for number, names in enumerate(groups)]
+        for one in self._fragments:
+            if len(dtypes := {value.dtype.name for value in one.theta.values()}) > 1:
+                raise InvalidArgument(f"parameters that are exchanged together ({', '.join(one.theta)}) must share one "
+                                      f"dtype, got {', '.join(sorted(dtypes))}: convert them, or give fragments=N such "
+                                      "that each has one")
 
     def _forms(self) -> str:
         """Names, shapes and dtypes, for comparison with other ranks'."""

@@ -281,10 +281,10 @@ def _check_result(result: Exchanged, name: str, ctx: StepContext) -> None:
     if not isinstance(result, Exchanged) or not isinstance(mean, Mean):
         raise InvalidArgument(f"combine of exchange {name} must return an Exchanged whose mean is a Mean, got "
                               f"{type(result).__name__} with {type(mean).__name__}")
-    expected = (ctx.n,) if mean.indices is None else mean.indices.shape
-    if (mean.n, mean.values.shape) != (ctx.n, expected):
-        raise InvalidArgument(f"the mean of exchange {name} must be of n={ctx.n} elements with values of shape "
-                              f"{expected}, got n={mean.n} and {mean.values.shape}")
+    expected = ctx.n if mean.indices is None else mean.indices.size
+    if (mean.n, mean.values.size) != (ctx.n, expected):
+        raise InvalidArgument(f"the mean of exchange {name} must be of n={ctx.n} elements with {expected} values, got "
+                              f"n={mean.n} with {mean.values.size}")
     if mean.indices is not None and not ctx.ops.ascends(mean.indices, ctx.n):
         raise InvalidArgument(f"the mean of exchange {name} must have indices that ascend within [0, {ctx.n}), none "
                               "twice: add up what several ranks send of one element (ctx.ops.add_lists)")

@@ -299,6 +299,15 @@ def test_a_selector_of_ones_own_that_makes_numpy_arrays_is_refused(monkeypatch, 
         program_of(scheme, named("100"), Place(0, 4, 1))
 
 
+@pytest.mark.parametrize("name", ["gather", "dense"])
+def test_an_exchange_of_ones_own_is_simulated_as_what_it_inherits_from(monkeypatch, name):
+    mine = type("Mine", (EXCHANGES[name],), {"name": "mine", "__module__": "theirs"})  # whose results are checked
+    monkeypatch.setitem(EXCHANGES, "mine", mine)
+    scheme, model, place = {"gather": "topk", "dense": "dense"}[name], named("1000"), Place(0, 4, 1)
+    own = program_of(f"{scheme}:exchange=mine", model, place)
+    assert own.bytes_sent.tolist() == program_of(scheme, model, place).bytes_sent.tolist()
+
+
 # ---- how lists lie
 
 def lists(n, counts, seed):

@@ -271,6 +271,14 @@ def test_bad_settings_of_one_rank_are_refused_on_all(comm, seed, settings, text)
         DiLoCo(model, adamw(model), comm, **(settings if comm.rank == last else {}))
 
 
+def test_dtypes_of_parameters_that_are_exchanged_together(comm, seed):
+    model = made(seed)
+    for parameter in model[2].parameters():
+        parameter.data = parameter.data.float()
+    with pytest.raises(InvalidArgument, match=r"exchanged together \(.*\) must share one dtype, got float32, float64"):
+        DiLoCo(model, adamw(model), comm)
+
+
 def test_unlike_models_and_settings_are_refused(comm, seed):
     if comm.size == 1:
         pytest.skip("needs another rank")
