@@ -57,7 +57,7 @@ class ScaledInteger(InPlace):
 
     def encode(self, values: Array, place: Place, ctx: StepContext) -> Array:
         if self._unit is None:
-            raise InvalidArgument(f"values={self.name} has no scale yet: an exchange that encodes must call "
+            raise InvalidArgument(f"codec {self.name} has no scale yet: an exchange that encodes must call "
                                   "mpicomp.schemes.averaging.share_scale(values, ctx) first, on every rank")
         codes = ctx.ops.empty(values.size, self.dtype)
         if math.isnan(self._unit):

@@ -1,17 +1,15 @@
 """Parts of users' own: their mistakes on one rank are raised on all, and selections travel in any form."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
+from own_exchange import Filled, Message
 
 import mpicomp
 from mpicomp import schemes
 from mpicomp.checkpoint.redistribute import Keepers, redistribute
 from mpicomp.errors import InvalidArgument, NonFiniteGradient
-from mpicomp.schemes.interfaces import Exchange, Selector
+from mpicomp.schemes.interfaces import Selector
 from mpicomp.schemes.selectors import DENSITY, Counted, K
-from mpicomp.schemes.values import Exchanged, Mean, Sent
 
 N = 40
 
@@ -37,24 +35,10 @@ class First(Mistaken, Counted):
         return wire
 
 
-class Chosen(NamedTuple):
-    lists: list
-    nonfinite: list
+class Told(Mistaken, Filled):
+    """Reports an error of one rank to all."""
 
-
-class Message(NamedTuple):
-    sent: list
-
-
-class Filled(Mistaken, Exchange):
-    """The exchange of docs/quickstart/compressor.md, which reports an error of one rank to all."""
-
-    name, reference, options = "told-filled", "a test", ()
-    takes, codecs = "any", "float"
-
-    def choose(self, us, ctx):
-        lists = [ctx.select(u)[1] for u in us]
-        return Chosen(lists, [ctx.overflows(u) for u in us])
+    name = "told-filled"
 
     def encode(self, us, choice, ctx):
         error = None
@@ -63,17 +47,10 @@ class Filled(Mistaken, Exchange):
         except Exception as caught:
             error = caught
         ctx.comm.fail_together(error)
-        return Message([Sent(indices, u.at(indices, ctx.ops)) for indices, u in zip(choice.lists, us, strict=True)])
-
-    def combine(self, message, ctx):
-        total = ctx.ops.zeros(ctx.n, ctx.dtype)
-        for one in message.sent:
-            ctx.add_at(total, one.indices, one.values)
-        ctx.comm.allreduce_in_place(total, ctx.algorithm)
-        return Exchanged(Mean(None, ctx.scale(total), ctx.n), message.sent, 8 * total.nbytes)
+        return super().encode(us, choice, ctx)
 
 
-@pytest.mark.parametrize(("kind", "part"), [("selector", First), ("exchange", Filled)])
+@pytest.mark.parametrize(("kind", "part"), [("selector", First), ("exchange", Told)])
 def test_a_mistake_on_one_rank_is_raised_on_all_and_changes_nothing(comm, seed, kind, part, monkeypatch):
     monkeypatch.setitem(schemes.PARTS[kind], part.name, part)
     reducer, spared = (mpicomp.Reducer(comm, mpicomp.Scheme("topk", {kind: part.name, "k": 5})) for _ in range(2))
@@ -97,9 +74,6 @@ def test_a_mistake_on_one_rank_is_raised_on_all_and_changes_nothing(comm, seed, 
 ], ids=["twice", "short", "n", "array"])
 def test_a_mean_that_does_not_fit_is_refused_before_memories_take_it(comm, made, text, monkeypatch):
     class Other(Filled):
-        def fail(self, step):
-            pass
-
         def encode(self, us, choice, ctx):
             self.sent = super().encode(us, choice, ctx).sent
             return Message(None)  # known once they are combined
@@ -109,7 +83,7 @@ def test_a_mean_that_does_not_fit_is_refused_before_memories_take_it(comm, made,
             return found._replace(mean=made(found.mean))
 
     monkeypatch.setitem(schemes.PARTS["exchange"], Other.name, Other)
-    reducer = mpicomp.Reducer(comm, "topk:exchange=told-filled,k=5")
+    reducer = mpicomp.Reducer(comm, "topk:exchange=mine,k=5")
     with pytest.raises(InvalidArgument, match=text):
         reducer.reduce(np.ones(N))
     assert reducer.memory_norm() == 0
@@ -121,11 +95,10 @@ def test_a_step_that_one_rank_alone_refuses_late_is_a_mistake(comm, verb, monkey
     def refuse(self, *_):
         raise NonFiniteGradient("too large")
 
-    monkeypatch.setattr(Mistaken, "fail", lambda self, step: None)
     part = type("Late", (Filled,), {verb: refuse})
     monkeypatch.setitem(schemes.PARTS["exchange"], part.name, part)
-    reducer = mpicomp.Reducer(comm, "topk:exchange=told-filled,k=5", nonfinite="skip")
-    with pytest.raises(InvalidArgument, match="exchange told-filled refused a step that all ranks had agreed on"):
+    reducer = mpicomp.Reducer(comm, "topk:exchange=mine,k=5", nonfinite="skip")
+    with pytest.raises(InvalidArgument, match="exchange mine refused a step that all ranks had agreed on"):
         reducer.reduce(np.ones(N))
 
 
@@ -136,9 +109,6 @@ class Keeping(Filled):
 
     def __init__(self):
         self.kept, self.aside = np.zeros(N), None
-
-    def fail(self, step):
-        pass
 
     def combine(self, message, ctx):
         self.kept[message.sent[0].indices] = 1 + ctx.comm.rank
