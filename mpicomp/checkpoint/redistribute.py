@@ -124,7 +124,7 @@ def redistribute(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank
         return state
 
     first = checked(0)
-    rules = _rules(first["scheme"])
+    rules = scheme.parts(1).redistribution
     state = {"scheme": first["scheme"], "step": first["step"], "workers": now.workers[rank],
              "arrays": first.get("arrays"), **place}
     state |= _memories(checked, had, now, rank, rules, own) | _common(checked, had, now, rank, rules)
@@ -135,16 +135,7 @@ def redistribute(old: Callable[[int], Entries], had: Keepers, now: Keepers, rank
 
 def estimated_anew(scheme: str) -> list[str]:
     """Names of the entries of a scheme's state that are lost."""
-    return [name for (_, name), rule in _rules(scheme).items() if rule == "anew"]
-
-
-def _rules(scheme: str) -> dict[tuple[str, str], str]:
-    parts = Scheme.parse(scheme).parts(1)
-    return {
-        (kind, name): rule
-        for kind, part in (("memory", parts.memories[0]), ("exchange", parts.exchange), ("schedule", parts.schedule))
-        for name, rule in part.redistribution
-    }
+    return [name for (_, name), rule in Scheme.parse(scheme).parts(1).redistribution.items() if rule == "anew"]
 
 
 def sources(had: int, now: int, worker: int) -> range:

@@ -116,9 +116,8 @@ def _slice_text(place: Mapping[str, int]) -> str:
 def _check_rank(state: Mapping[str, Any], scheme: Scheme, rank: int, ranks: int) -> None:
     """Refuse the error memories of another rank or of another number of ranks: those of some workers would be lost."""
     saved, mine = (state["rank"], state["ranks"]), (rank, ranks)
-    parts = scheme.parts(1)
-    own = {f"{kind}/{name}" for kind, part in (("exchange", parts.exchange), ("schedule", parts.schedule))
-           for name, rule in part.redistribution if rule in RANKS_OWN}
+    rules = scheme.parts(1).redistribution
+    own = {f"{kind}/{name}" for (kind, name), rule in rules.items() if rule in RANKS_OWN}
     if saved != mine and any(name.startswith("memory/") or name in own for name in state):
         raise InvalidArgument(f"the state must be that of rank {rank} of {ranks}, got that of rank {saved[0]} of "
                               f"{saved[1]}: each rank loads the state that it saved. For another number of ranks use "

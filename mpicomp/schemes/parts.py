@@ -15,3 +15,9 @@ class Parts(NamedTuple):
     codec: Codec
     exchange: AnyExchange
     schedule: DensitySchedule
+
+    @property
+    def redistribution(self) -> dict[tuple[str, str], str]:
+        """The rules of entries of a saved state, by kind of part and name (checkpoint/redistribute.py)."""
+        parts = (("memory", self.memories[0]), ("exchange", self.exchange), ("schedule", self.schedule))
+        return {(kind, name): rule for kind, part in parts for name, rule in part.redistribution}

@@ -70,7 +70,7 @@ def register_part(kind: str) -> Callable[[Class], Class]:
                                   f"{part.__name__} has no {', '.join(missing)}")
         whole = part if protocol in part.__mro__ else _with_defaults(part, protocol)
         declared: Any = whole  # it has what is needed
-        if getattr(part, "state", Stateful.state) is not Stateful.state and not _declares(part, "stateful"):
+        if _origin(whole, "stateful") is Stateful is not _origin(whole, "state"):
             declared.stateful = True
         if not isinstance(declared.options, tuple | list) or not all(
                 isinstance(option, Option) for option in declared.options):
@@ -82,18 +82,18 @@ def register_part(kind: str) -> Callable[[Class], Class]:
     return register
 
 
-def _declares(part: type, name: str) -> bool:
-    """True if a class, or one that it inherits from, has a value of its own in place of ``Stateful``'s."""
-    return any(name in vars(base) for base in part.__mro__ if base is not Stateful)
+def _origin(part: type, name: str) -> Any:
+    """The class whose attribute of a name a part has: itself or one that it inherits from; None if it has none."""
+    return next((base for base in part.__mro__ if name in vars(base)), None)
 
 
 def _check_words(kind: str, part: Any) -> None:
     """Refuse words of a part's attributes that have no meaning, which would be taken for another one."""
     words = [("takes", part.takes, SELECTORS), ("codecs", part.codecs, CODECS)] if kind == "exchange" else []
-    base: Any = next((base for base in part.__mro__ if "redistribution" in vars(base)), Stateful)
-    if not base.__module__.startswith("mpicomp."):
+    origin = _origin(part, "redistribution")
+    if origin is not None and not origin.__module__.startswith("mpicomp."):
         words += [(f"redistribution of {name}", rule, RULES["memory" if kind == "memory" else "others"])
-                  for name, rule in base.redistribution]
+                  for name, rule in origin.redistribution]
     for what, word, allowed in words:
         if word not in allowed:
             raise InvalidArgument(f"{part.__name__}: {what} must be one of {', '.join(allowed)}, got {word!r}")
